@@ -1,0 +1,48 @@
+# Everything starts here. On a fresh machine `make simulate` and `make test` do all the
+# set-up: a virtual environment in .venv with what pyproject.toml asks for.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Passed to `pip install`, e.g. PIP_ARGS="--index-url URL" for another build of PyTorch.
+PIP_ARGS ?=
+
+export FLWR_TELEMETRY_ENABLED ?= 0
+export RAY_USAGE_STATS_ENABLED ?= 0
+
+.PHONY: help install simulate federation test test-quick lint format clean
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) --editable ".[dev]"
+	@touch $@
+
+install: $(VENV)/.installed ## Make the virtual environment
+
+simulate: install ## Simulate five methods on handwritten digits and compare them
+	$(BIN)/python -m server_app.simulate pfedes standalone --preset digits-heterogeneous \
+	    --then xfed fedper fedavg --preset digits-early-exit
+
+federation: install ## Run a real federation on this machine: TLS, node keys, gRPC
+	$(BIN)/python -m deploy.federation
+
+test: install ## Run all tests
+	$(BIN)/python -m pytest
+
+test-quick: install ## Run the tests that start no further processes
+	$(BIN)/python -m pytest -m "not integration"
+
+lint: install ## Check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: install ## Format the code
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache

@@ -1,0 +1,1 @@
+"""The client: local training and evaluation, personal state."""

@@ -1,0 +1,68 @@
+"""Entry of the client: query, train and evaluate go to the method's trainer."""
+
+from __future__ import annotations
+
+from flwr.clientapp import ClientApp
+from flwr.common import Context, Message
+
+app = ClientApp()
+
+
+@app.query()
+def query(message: Message, context: Context) -> Message:
+    """Tell the server who this client is."""
+    from client_app.node import open_client
+    from common.protocol import Identity
+    from common.settings import parse_settings
+    from common.versions import version_line
+
+    client = open_client(parse_settings(context.run_config), context)
+    identity = Identity(
+        client=client.name,
+        num_train=len(client.data.train),
+        num_test=len(client.data.test),
+        model=client.model,
+        device=str(client.device),
+        versions=version_line(),
+    )
+    return Message(identity.to_records(), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train for one round; the new personal state is stored last."""
+    from client_app.methods import TRAINERS
+    from client_app.node import open_client, open_store
+    from common.protocol import Request
+    from common.settings import parse_settings
+
+    settings = parse_settings(context.run_config)
+    request = Request.from_records(message.content)
+    client = open_client(settings, context)
+    store = open_store(context, request.experiment, client.name)
+    state = store.load()
+    if state is not None:
+        state.check(settings.method, client.model, store.where)
+    reply, state = TRAINERS[settings.method](settings, client).train(request, state)
+    answer = Message(reply.to_records(), reply_to=message)
+    store.save(state)
+    return answer
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Evaluate the personal network."""
+    from client_app.methods import TRAINERS
+    from client_app.node import open_client, open_store
+    from common.protocol import Request
+    from common.settings import parse_settings
+
+    settings = parse_settings(context.run_config)
+    request = Request.from_records(message.content)
+    client = open_client(settings, context)
+    store = open_store(context, request.experiment, client.name)
+    state = store.load()
+    if state is not None:
+        state.check(settings.method, client.model, store.where)
+    reply = TRAINERS[settings.method](settings, client).evaluate(request, state)
+    return Message(reply.to_records(), reply_to=message)

@@ -1,0 +1,70 @@
+"""Losses of the methods, pure functions of tensors.
+
+Shape suffixes: n samples, c classes, m exits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def joint_cross_entropy(logits_nc: Sequence[Tensor], targets_n: Tensor) -> Tensor:
+    """Return Σ_j w_j CE_j over all exits with w_j = 1/m: joint training of an EEN.
+
+    For a single exit this is plain cross-entropy, mean over the batch.
+    """
+    losses = [F.cross_entropy(logits, targets_n) for logits in logits_nc]
+    return sum(losses[1:], start=losses[0]) / len(losses)
+
+
+def distillation(student_nc: Tensor, teacher_nc: Tensor, temperature: float) -> Tensor:
+    """Return T²·KL(softmax(z_teacher / T) ‖ softmax(z_student / T)), mean over the batch.
+
+    The teacher's logits are detached: no gradient flows into them.
+    """
+    teacher = F.log_softmax(teacher_nc.detach() / temperature, dim=1)
+    student = F.log_softmax(student_nc / temperature, dim=1)
+    divergence = F.kl_div(student, teacher, reduction="batchmean", log_target=True)
+    return divergence * temperature**2
+
+
+def xfed_loss(
+    logits_nc: Sequence[Tensor | None],
+    targets_n: Tensor,
+    teacher_nc: Tensor | None,
+    students: Sequence[int],
+    *,
+    kd_weight: float,
+    ce_weight: float,
+    temperature: float,
+) -> Tensor:
+    """Return Σ_{j∈S} (w_ce CE_j + w_kd KD_j), KD of the last exit being 0 (X-FED, Eq. 5).
+
+    Parameters
+    ----------
+    logits_nc
+        Logits per exit; only those of the students are read.
+    teacher_nc
+        The teacher's logits; None where the last exit is the only student.
+    students
+        The exits S_i, counted from 1, with the last exit m among them.
+    ce_weight, kd_weight
+        w_j = 1/m, and λ·w_j (Eq. 5) or λ (the authors' code).
+    """
+    total = targets_n.new_zeros((), dtype=_last(logits_nc).dtype)
+    for exit_ in students:
+        logits = logits_nc[exit_ - 1]
+        assert logits is not None
+        total = total + ce_weight * F.cross_entropy(logits, targets_n)
+        if exit_ < len(logits_nc) and teacher_nc is not None:
+            total = total + kd_weight * distillation(logits, teacher_nc, temperature)
+    return total
+
+
+def _last(logits_nc: Sequence[Tensor | None]) -> Tensor:
+    last = logits_nc[-1]
+    assert last is not None
+    return last

@@ -1,0 +1,66 @@
+"""pFedES, client half.
+
+Source: "Model Heterogeneous Personalized Federated Learning with Feature Extractor
+Sharing" (arXiv 2311.06879). F_k(ω) is the client's private network, G(θ) the small
+shared extractor, image in, image out.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from client_app.batches import Batch
+from client_app.losses import joint_cross_entropy
+from client_app.personal_state import PersonalState
+from client_app.trainer import Trainer
+from client_app.training import frozen
+from common.models import build_extractor, logits_per_exit
+from common.protocol import Reply, Request
+from common.state import write_state
+
+
+class PFedES(Trainer):
+    """Trains F_k with G frozen, then G with F_k frozen; only θ_k and n_k go up."""
+
+    def train(
+        self, request: Request, state: PersonalState | None
+    ) -> tuple[Reply, PersonalState]:
+        """Run steps 1 and 2 of one round."""
+        pfedes, mu = self.settings.pfedes(), self.settings.pfedes().mu
+        private = self.network(request, state)  # F_k
+        extractor = build_extractor(self.client.data.spec, seed=self.settings.seed)  # G
+        write_state(extractor, request.shared)
+        self.place(extractor)
+
+        def step_1(batch: Batch) -> Tensor:
+            """ℓ_ω = (1-μ)·CE(F_k(x), y) + μ·CE(F_k(G(x)), y)."""
+            with torch.no_grad():
+                enhanced = extractor(batch.inputs)
+            plain_loss = joint_cross_entropy(
+                logits_per_exit(private, batch.inputs), batch.targets
+            )
+            enhanced_loss = joint_cross_entropy(
+                logits_per_exit(private, enhanced), batch.targets
+            )
+            return (1 - mu) * plain_loss + mu * enhanced_loss
+
+        def step_2(batch: Batch) -> Tensor:
+            """ℓ_θ = CE(F_k(G(x)), y)."""
+            logits = logits_per_exit(private, extractor(batch.inputs))
+            return joint_cross_entropy(logits, batch.targets)
+
+        with frozen(extractor):
+            loss, momentum = self.fit(private, step_1, request, state)
+        with frozen(private):
+            _, extractor_momentum = self.fit(
+                extractor,
+                step_2,
+                request,
+                state,
+                purpose="extractor",
+                epochs=pfedes.extractor_epochs or None,
+                learning_rate=pfedes.extractor_learning_rate or None,
+            )
+        momentum |= extractor_momentum
+        return self.reply(extractor, loss), self.remember(private, momentum, state)

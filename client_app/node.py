@@ -1,0 +1,138 @@
+"""This node: its own configuration, its data, its device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from flwr.common import Context
+
+from client_app.personal_state import FileStore, MemoryStore, Store
+from client_app.trainer import Client
+from common.data import load_client_data
+from common.models import model_name
+from common.settings import Settings, SettingsError, check_model
+
+NODE_KEYS = {
+    "client-name": "stable name of this client; default: folder or partition id",
+    "data-path": "folder with this client's own `train` and `test` data",
+    "model": "this client's private network, for pfedes and standalone",
+    "device": "torch device; default: cuda where available, else cpu",
+    "state-dir": "folder for personal states; default: in memory only",
+    "partition-id": "which part of a common data set is this client's, from 0",
+    "num-partitions": "into how many parts a common data set is split",
+}
+"""Keys of the node configuration (``flower-supernode --node-config``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """The node configuration, parsed and checked."""
+
+    client_name: str = ""
+    data_path: str = ""
+    model: str = ""
+    device: str = ""
+    state_dir: str = ""
+    partition_id: int = -1
+    num_partitions: int = -1
+
+    @classmethod
+    def parse(cls, config: Mapping[str, object]) -> NodeConfig:
+        """Parse ``context.node_config``.
+
+        Raises
+        ------
+        SettingsError
+            Names every unknown key and every value of another type.
+        """
+        problems, values = [], {}
+        for key, value in config.items():
+            field = key.replace("-", "_")
+            if key not in NODE_KEYS:
+                problems.append(
+                    f"unknown node-config key {key!r}, known: {', '.join(NODE_KEYS)}"
+                )
+            elif type(value) is not type(getattr(cls(), field)):
+                kind = "text" if isinstance(getattr(cls(), field), str) else "a number"
+                problems.append(f"node-config {key} = {value!r}: must be {kind}")
+            else:
+                values[field] = value
+        node = cls(**values)  # type: ignore[arg-type]
+        pair = (node.partition_id, node.num_partitions)
+        if pair != (-1, -1) and not 0 <= pair[0] < pair[1]:
+            problems.append(
+                f"node-config partition-id = {pair[0]}, num-partitions = {pair[1]}: "
+                "partition-id counts from 0 and is below num-partitions"
+            )
+        if problems:
+            raise SettingsError(problems)
+        return node
+
+
+def open_client(settings: Settings, context: Context) -> Client:
+    """Load the data of this node's client and decide its name, model and device."""
+    node = NodeConfig.parse(context.node_config)
+    partition = None if node.partition_id < 0 else node.partition_id
+    data = load_client_data(
+        settings.data,
+        seed=settings.seed,
+        own_path=Path(node.data_path).expanduser() if node.data_path else None,
+        partition_id=partition,
+        num_partitions=None if node.num_partitions < 0 else node.num_partitions,
+    )
+    name = node.client_name or data.name or _partition_name(node)
+    device = _device(node.device)
+    if device.type == "cpu" and settings.training.cpu_threads:
+        torch.set_num_threads(settings.training.cpu_threads)
+    return Client(name, _model(settings, node), data, device)
+
+
+def open_store(context: Context, experiment: str, client: str) -> Store:
+    """Return where this client's personal state is kept."""
+    state_dir = NodeConfig.parse(context.node_config).state_dir
+    if not state_dir:
+        return MemoryStore(context.state)
+    folder = Path(state_dir).expanduser() / (experiment or f"run-{context.run_id}")
+    return FileStore(folder, client)
+
+
+def _partition_name(node: NodeConfig) -> str:
+    if node.partition_id < 0:
+        raise SettingsError(
+            ["node-config needs client-name, or partition-id and num-partitions"]
+        )
+    width = len(str(node.num_partitions - 1))
+    return f"client-{node.partition_id:0{width}d}"
+
+
+def _model(settings: Settings, node: NodeConfig) -> str:
+    model = node.model or settings.model
+    problems = check_model(model, settings)
+    if settings.shares in ("all", "backbone") and model != settings.model:
+        problems.append(
+            f"node-config model = {model!r}, but {settings.method} averages networks "
+            f"of one architecture, here {settings.model!r}: leave it out"
+        )
+    if problems:
+        raise SettingsError(problems)
+    if model == "heterogeneous" and node.partition_id < 0:
+        raise SettingsError(
+            ["model = 'heterogeneous' needs partition-id, or a model in the node-config"]
+        )
+    return model_name(model, node.partition_id)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(
+            name or ("cuda" if torch.cuda.is_available() else "cpu")
+        )
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise SettingsError(
+            [f"node-config device = {name!r} cannot be used: {error}"]
+        ) from error
+    return device

@@ -1,0 +1,182 @@
+"""What every method has in common on the client.
+
+A method subclasses :class:`Trainer`. Those that train one network with a loss of their
+own override :meth:`~Trainer.loss` or :meth:`~Trainer.train`; plain joint training of
+whatever the method shares needs nothing more than the class.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from client_app.batches import Batch, LocalData
+from client_app.evaluation import evaluate
+from client_app.losses import joint_cross_entropy
+from client_app.personal_state import PersonalState
+from client_app.training import train
+from common.data import ClientData
+from common.models import build_network, early_exit_macs, logits_per_exit
+from common.protocol import NUM_EXAMPLES, TRAIN_LOSS, Reply, Request
+from common.seeding import derive_seed
+from common.settings import Settings
+from common.sharing import keys_to_share
+from common.state import State, read_state, write_state
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Who trains here, with what."""
+
+    name: str
+    model: str
+    data: ClientData
+    device: torch.device
+
+
+class Trainer:
+    """Local half of a method: trains and evaluates one client's personal network.
+
+    Parameters
+    ----------
+    settings
+        Settings of the run.
+    client
+        The client's name, model, data and device.
+    """
+
+    def __init__(self, settings: Settings, client: Client) -> None:
+        self.settings = settings
+        self.client = client
+
+    # ---- what a method may override ------------------------------------------------
+
+    def loss(self, network: nn.Module, batch: Batch) -> Tensor:
+        """Return the loss of one batch: joint cross-entropy over the exits."""
+        return joint_cross_entropy(logits_per_exit(network, batch.inputs), batch.targets)
+
+    def train(
+        self, request: Request, state: PersonalState | None
+    ) -> tuple[Reply, PersonalState]:
+        """Train for one round; return what goes up and what stays here."""
+        network = self.network(request, state)
+        loss, momentum = self.fit(
+            network, lambda batch: self.loss(network, batch), request, state
+        )
+        return self.reply(network, loss), self.remember(network, momentum, state)
+
+    def evaluate(self, request: Request, state: PersonalState | None) -> Reply:
+        """Evaluate the personal network on the client's test data."""
+        network = self.network(request, state)
+        data = self.client.data
+        metrics = evaluate(
+            network,
+            self.local(test=True),
+            self.settings.training.confidence_threshold,
+            early_exit_macs(network, data.spec),
+        )
+        return Reply(metrics=metrics)
+
+    # ---- parts for methods -----------------------------------------------------------
+
+    def network(self, request: Request, state: PersonalState | None) -> nn.Module:
+        """Build the client's network: shared parameters as received, the rest its own.
+
+        Before the first training the personal part has the initial weights, equal for
+        all clients of one architecture and seed.
+        """
+        network = build_network(
+            self.client.model, self.client.data.spec, seed=self.settings.seed
+        )
+        if state is not None:
+            write_state(network, state.part("model"))
+        if self.settings.shares != "extractor":
+            write_state(network, request.shared)
+        return self.place(network)
+
+    def place(self, module: nn.Module) -> nn.Module:
+        """Move a module to the training device, convolutions in channels-last layout."""
+        return module.to(self.client.device, memory_format=torch.channels_last)
+
+    def local(self, *, test: bool = False) -> LocalData:
+        """Return the client's training (or test) data on the training device."""
+        data = self.client.data
+        split = data.test if test else data.train
+        return LocalData(split, data.spec, self.settings.data, self.client.device)
+
+    def fit(
+        self,
+        module: nn.Module,
+        loss: object,
+        request: Request,
+        state: PersonalState | None,
+        *,
+        purpose: str = "network",
+        epochs: int | None = None,
+        learning_rate: float | None = None,
+    ) -> tuple[float, State]:
+        """Train a module with the run's settings and the client's own random numbers.
+
+        Parameters
+        ----------
+        purpose
+            Name of what is trained; momentum and random numbers go by it.
+        epochs, learning_rate
+            In place of ``local-epochs`` and ``learning-rate`` (round 1).
+
+        Returns
+        -------
+        Mean loss, and momentum by ``<purpose>.<parameter>``; the latter is empty where
+        the optimizer state is fresh every round.
+        """
+        training = self.settings.training
+        personal = training.optimizer_state == "personal"
+        seed = derive_seed(
+            self.settings.seed, purpose, self.client.name, request.server_round
+        )
+        torch.manual_seed(seed)
+        decay = training.learning_rate_decay ** (request.server_round - 1)
+        mean_loss, momentum = train(
+            module.train(),
+            self.local(),
+            loss,  # type: ignore[arg-type]
+            training,
+            epochs=epochs or training.local_epochs,
+            learning_rate=(learning_rate or training.learning_rate) * decay,
+            momentum=state.part(f"momentum.{purpose}") if state and personal else {},
+            generator=torch.Generator().manual_seed(seed),
+        )
+        if not personal:
+            return mean_loss, {}
+        return mean_loss, {f"{purpose}.{name}": b for name, b in momentum.items()}
+
+    def reply(
+        self, module: nn.Module, loss: float, groups: dict[str, State] | None = None
+    ) -> Reply:
+        """Make the reply to ``train``: the shared part of `module`, n_k and the loss."""
+        return Reply(
+            shared=read_state(module, keys_to_share(module, self.settings)),
+            groups=groups or {},
+            metrics={NUM_EXAMPLES: len(self.client.data.train), TRAIN_LOSS: loss},
+        )
+
+    def remember(
+        self, network: nn.Module, momentum: State, state: PersonalState | None
+    ) -> PersonalState:
+        """Make the new personal state: all of the network that is not shared."""
+        shared: set[str] = set()
+        if self.settings.shares != "extractor":
+            shared.update(keys_to_share(network, self.settings))
+        personal = [key for key in network.state_dict() if key not in shared]
+        model = read_state(network, personal)
+        return PersonalState(
+            method=self.settings.method,
+            model=self.client.model,
+            rounds_trained=(state.rounds_trained if state else 0) + 1,
+            arrays={
+                **{f"model.{key}": value for key, value in model.items()},
+                **{f"momentum.{key}": value for key, value in momentum.items()},
+            },
+        )

@@ -1,0 +1,1 @@
+"""What server and clients share: settings, messages, data sets and networks."""

@@ -1,0 +1,190 @@
+"""The messages between server and clients; the only module that knows record keys.
+
+The shared parameters travel as Flower's own strategies send them (records ``arrays``,
+``config`` and ``metrics``, weight ``num-examples``), so clients of a method without
+further payload also work under a plain Flower strategy. What a method sends beside them
+goes in named groups of arrays (``arrays.teacher``) and named lists of numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar, cast
+
+from flwr.common import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+from common.state import State
+
+ARRAYS: Final = "arrays"
+CONFIG: Final = "config"
+METRICS: Final = "metrics"
+NUM_EXAMPLES: Final = "num-examples"
+TRAIN_LOSS: Final = "train-loss"
+SERVER_ROUND: Final = "server-round"
+
+Numbers = int | float | list[int] | list[float]
+R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
+
+
+class ProtocolError(ValueError):
+    """A message lacks a part or has a part of another type."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Reply to ``query``: who a node is."""
+
+    client: str
+    """Stable name; sampling, order of summation, logs and results go by it."""
+    num_train: int
+    """Training samples n_k."""
+    num_test: int
+    model: str
+    """Name of the client's network, nothing more of it."""
+    device: str
+    versions: str
+    """Versions of this app, Flower and PyTorch."""
+
+    def to_records(self) -> RecordDict:
+        """Return the content of the message."""
+        return RecordDict(
+            {
+                "identity": ConfigRecord(
+                    {name: getattr(self, name) for name in self.__slots__}
+                )
+            }
+        )
+
+    @classmethod
+    def from_records(cls, records: RecordDict) -> Identity:
+        """Read the content of the message; raises :class:`ProtocolError`."""
+        record = _record(records, "identity", ConfigRecord)
+        kinds = {"num_train": int, "num_test": int}
+        values: dict[str, Any] = {}
+        for name in cls.__slots__:
+            value = record.get(name)
+            if type(value) is not kinds.get(name, str):
+                raise ProtocolError(f"identity: {name} = {value!r}")
+            values[name] = value
+        return cls(**values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """Message of type ``train`` or ``evaluate``."""
+
+    experiment: str
+    """Name of the run; personal states are kept under it."""
+    server_round: int
+    """Round t, counted from 1."""
+    shared: State
+    """The shared parameters."""
+    groups: Mapping[str, State] = field(default_factory=dict)
+    """Further arrays of the method, e.g. X-FED's ``teacher``."""
+    values: Mapping[str, Numbers] = field(default_factory=dict)
+    """Further numbers of the method, e.g. X-FED's ``students``."""
+
+    def to_records(self, shared: ArrayRecord | None = None) -> RecordDict:
+        """Return the content of the message.
+
+        Parameters
+        ----------
+        shared
+            The shared parameters as a record, where many messages carry the same.
+        """
+        config: dict[str, Any] = {
+            "experiment": self.experiment,
+            SERVER_ROUND: self.server_round,
+            **self.values,
+        }
+        records = RecordDict(
+            {
+                ARRAYS: to_record(self.shared) if shared is None else shared,
+                CONFIG: ConfigRecord(config),
+            }
+        )
+        for name, state in self.groups.items():
+            records[f"{ARRAYS}.{name}"] = to_record(state)
+        return records
+
+    @classmethod
+    def from_records(cls, records: RecordDict) -> Request:
+        """Read the content of the message; raises :class:`ProtocolError`."""
+        config = dict(_record(records, CONFIG, ConfigRecord))
+        experiment = config.pop("experiment", "")
+        server_round = config.pop(SERVER_ROUND, None)
+        if not isinstance(experiment, str) or type(server_round) is not int:
+            raise ProtocolError(
+                f"experiment = {experiment!r}, {SERVER_ROUND} = {server_round!r}"
+            )
+        return cls(
+            experiment=experiment,
+            server_round=server_round,
+            shared=_arrays(records, ARRAYS),
+            groups=_groups(records),
+            values=cast(Mapping[str, Numbers], config),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """Answer to ``train`` or ``evaluate``."""
+
+    metrics: Mapping[str, Numbers]
+    """Always ``num-examples``: n_k of training, or the number of test samples."""
+    shared: State | None = None
+    """The trained shared parameters; None after evaluation."""
+    groups: Mapping[str, State] = field(default_factory=dict)
+    """Further arrays of the method, e.g. X-FED's ``exit``."""
+
+    def to_records(self) -> RecordDict:
+        """Return the content of the message."""
+        records = RecordDict({METRICS: MetricRecord(dict(self.metrics))})
+        if self.shared is not None:
+            records[ARRAYS] = to_record(self.shared)
+        for name, state in self.groups.items():
+            records[f"{ARRAYS}.{name}"] = to_record(state)
+        return records
+
+    @classmethod
+    def from_records(cls, records: RecordDict) -> Reply:
+        """Read the content of the message; raises :class:`ProtocolError`."""
+        return cls(
+            metrics=dict(_record(records, METRICS, MetricRecord)),
+            shared=_arrays(records, ARRAYS) if ARRAYS in records else None,
+            groups=_groups(records),
+        )
+
+
+def to_record(state: State) -> ArrayRecord:
+    """Convert named arrays to a Flower record."""
+    return ArrayRecord({key: Array(value) for key, value in state.items()})
+
+
+def from_record(record: ArrayRecord) -> State:
+    """Convert a Flower record to named arrays."""
+    return {key: array.numpy() for key, array in record.items()}
+
+
+def _record(records: RecordDict, name: str, kind: type[R]) -> R:
+    record = records.get(name)
+    if not isinstance(record, kind):
+        raise ProtocolError(f"no {kind.__name__} {name!r}, only {sorted(records)}")
+    return record
+
+
+def _arrays(records: RecordDict, name: str) -> State:
+    try:
+        return from_record(_record(records, name, ArrayRecord))
+    except (ValueError, TypeError, EOFError, OSError) as error:
+        raise ProtocolError(f"{name}: {error}") from error
+
+
+def _groups(records: RecordDict) -> dict[str, State]:
+    prefix = f"{ARRAYS}."
+    return {
+        name.removeprefix(prefix): _arrays(records, name)
+        for name in records
+        if name.startswith(prefix)
+    }

@@ -1,0 +1,575 @@
+"""Settings of a run: declared once here, parsed and checked once on each side.
+
+Flower hands every app one flat mapping, ``context.run_config``, made of the
+``[tool.flwr.app.config]`` table of ``pyproject.toml`` and the user's overrides.
+:func:`parse_settings` turns it into frozen dataclasses and reports **all** problems
+together. A key is the field's name with hyphens (``local-epochs``); a method's own
+settings stand behind the method's name (``xfed.mu``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Final, Literal, TypeVar, cast
+
+Scalar = bool | int | float | str
+Scope = Literal["all", "backbone", "extractor", "none"]
+
+HETEROGENEOUS: Final = "heterogeneous"
+"""Value of ``model`` that gives client *i* the network CNN-((i mod 5) + 1)."""
+
+EARLY_EXIT_MODELS: Final = ("convnet", "resnet18", "transformer")
+SINGLE_EXIT_MODELS: Final = ("cnn-1", "cnn-2", "cnn-3", "cnn-4", "cnn-5")
+TEXT_DATASETS: Final = ("agnews",)
+
+
+class SettingsError(ValueError):
+    """One or more settings are wrong; the message lists every problem."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        lines = "\n".join(f"  - {problem}" for problem in problems)
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        super().__init__(f"{count} in the settings:\n{lines}")
+
+
+def setting(
+    default: Scalar,
+    help: str,
+    *,
+    choices: tuple[str, ...] | None = None,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    above: float | None = None,
+) -> Any:
+    """Declare one setting: its default, its meaning and the values it may take.
+
+    Parameters
+    ----------
+    default
+        Value used where the user gives none; its type is the setting's type.
+    help
+        One sentence for the settings table of the README.
+    choices
+        The allowed strings.
+    minimum, maximum
+        Inclusive bounds.
+    above
+        Exclusive lower bound.
+    """
+    return dataclasses.field(
+        default=default,
+        metadata={
+            "help": help,
+            "choices": choices,
+            "minimum": minimum,
+            "maximum": maximum,
+            "above": above,
+        },
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """What the server needs to know about a run."""
+
+    experiment: str = setting(
+        "",
+        "Name of the run: results go to `output-dir`/`experiment`, personal states to "
+        "`state-dir`/`experiment`. Empty: made from method, data set and time.",
+    )
+    output_dir: str = setting("runs", "Folder for results, relative to the server.")
+    num_server_rounds: int = setting(10, "Rounds T.", minimum=1)
+    fraction_train: float = setting(
+        1.0, "Fraction C of the clients that train in a round.", above=0, maximum=1
+    )
+    fraction_evaluate: float = setting(
+        1.0, "Fraction of the clients that evaluate.", minimum=0, maximum=1
+    )
+    evaluate_every: int = setting(
+        1, "Evaluate after every n-th round and after the last.", minimum=1
+    )
+    min_available_nodes: int = setting(
+        2, "Clients that must be connected before a round starts.", minimum=1
+    )
+    wait_timeout: float = setting(
+        600.0, "Longest wait for `min-available-nodes`, in seconds.", above=0
+    )
+    round_timeout: float = setting(
+        3600.0, "Deadline of a round's training or evaluation, in seconds.", above=0
+    )
+    quorum: float = setting(
+        0.0,
+        "Fraction of the sampled clients whose valid replies a round needs to count; "
+        "one reply is always needed.",
+        minimum=0,
+        maximum=1,
+    )
+    max_failed_rounds: int = setting(
+        3, "Rounds in a row without quorum after which the run ends.", minimum=1
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSettings:
+    """Local training, alike for every method."""
+
+    local_epochs: int = setting(1, "Epochs E of local training per round.", minimum=1)
+    batch_size: int = setting(64, "Batch size B.", minimum=1)
+    learning_rate: float = setting(0.1, "Learning rate of round 1.", above=0)
+    learning_rate_decay: float = setting(
+        0.99, "Factor on the learning rate from round to round.", above=0, maximum=1
+    )
+    momentum: float = setting(0.9, "Momentum of SGD.", minimum=0, maximum=0.9999)
+    weight_decay: float = setting(1e-4, "Weight decay of SGD.", minimum=0)
+    max_grad_norm: float = setting(
+        0.0, "Gradients are clipped to this norm; 0 switches clipping off.", minimum=0
+    )
+    optimizer_state: str = setting(
+        "personal",
+        "`personal`: each client keeps its momentum between rounds; `fresh`: it starts "
+        "from zero every round.",
+        choices=("personal", "fresh"),
+    )
+    batch_norm: str = setting(
+        "shared",
+        "`shared`: running statistics and weights of BatchNorm travel like other "
+        "weights; `local`: they stay personal (FedBN).",
+        choices=("shared", "local"),
+    )
+    confidence_threshold: float = setting(
+        0.8,
+        "Inference leaves at the first exit whose softmax reaches this confidence.",
+        minimum=0,
+        maximum=1,
+    )
+    cpu_threads: int = setting(
+        1,
+        "Threads of one client on a CPU; 0 takes all cores. Results are bit-equal "
+        "between machines only for equal numbers.",
+        minimum=0,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSettings:
+    """Which data, how it is split between clients, how it enters the network."""
+
+    dataset: str = setting(
+        "digits",
+        "Data set; `custom` for data of the clients' own, described by `num-classes`, "
+        "`image-size` and `channels`.",
+        choices=(
+            "digits",
+            "cifar10",
+            "cifar100",
+            "fashion-mnist",
+            "tinyimagenet",
+            "agnews",
+            "custom",
+        ),
+    )
+    data_path: str = setting(
+        "",
+        "Folder with the data set (Parquet files, image folder or `.npz`), or with one "
+        "folder per client; empty: download it. A node's own `data-path` goes first.",
+    )
+    cache_dir: str = setting(
+        "", "Folder for decoded data; empty: `$XDG_CACHE_HOME/flower-personalized`."
+    )
+    partition: str = setting(
+        "dirichlet",
+        "How one data set is dealt out to the clients.",
+        choices=("dirichlet", "pathological", "iid"),
+    )
+    dirichlet_alpha: float = setting(0.3, "Concentration of `dirichlet`.", above=0)
+    classes_per_client: int = setting(2, "Classes of `pathological`.", minimum=1)
+    min_partition_size: int = setting(
+        10, "Samples that every client gets at least.", minimum=2
+    )
+    num_samples: int = setting(
+        0, "Use a random part of the data set of this size; 0 takes all.", minimum=0
+    )
+    test_fraction: float = setting(
+        0.25, "Part of a client's data held back for testing.", above=0, maximum=0.9
+    )
+    image_size: int = setting(
+        0,
+        "Height and width in pixels; images are resized to it. 0: the data set's own.",
+        minimum=0,
+    )
+    channels: int = setting(
+        0, "Colour channels, 1 or 3; 0: the data set's own.", minimum=0, maximum=3
+    )
+    num_classes: int = setting(0, "Classes; 0: the data set's own.", minimum=0)
+    class_names: str = setting(
+        "", "Names of the classes in order, comma separated, for labels that are text."
+    )
+    normalization: str = setting(
+        "unit",
+        "`unit`: pixels to [-1, 1]; `imagenet`: mean and standard deviation of "
+        "ImageNet.",
+        choices=("unit", "imagenet"),
+    )
+    augmentation: str = setting(
+        "none",
+        "Random changes of training images.",
+        choices=("none", "crop-flip", "crop-flip-erase"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MethodSettings:
+    """Base of a method's own settings."""
+
+    shares: ClassVar[Scope]
+    """What a client uploads: the whole network, all but its exits, the extractor, or
+    nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandaloneSettings(MethodSettings):
+    """Standalone (Local, Local-EE): nothing is shared."""
+
+    shares: ClassVar[Scope] = "none"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FedAvgSettings(MethodSettings):
+    """FedAvg (FedAvg-EE): the whole network is shared."""
+
+    shares: ClassVar[Scope] = "all"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FedPerSettings(MethodSettings):
+    """FedPer (FedPer-EE): all but the exits is shared."""
+
+    shares: ClassVar[Scope] = "backbone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PFedESSettings(MethodSettings):
+    """pFedES (arXiv 2311.06879)."""
+
+    shares: ClassVar[Scope] = "extractor"
+
+    mu: float = setting(
+        0.5, "Weight of the enhanced images in step 1.", above=0, maximum=0.5
+    )
+    extractor_epochs: int = setting(
+        0, "Epochs E_fe of step 2; 0 takes `local-epochs`.", minimum=0
+    )
+    extractor_learning_rate: float = setting(
+        0.0, "Learning rate of step 2; 0 takes `learning-rate`.", minimum=0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class XFedSettings(MethodSettings):
+    """X-FED (CIKM 2026)."""
+
+    shares: ClassVar[Scope] = "backbone"
+
+    mu: float = setting(
+        0.6, "Regularisation of teacher matching (Sec. 4.3).", above=0
+    )
+    lambda_: float = setting(1.0, "Weight of distillation (Eq. 5).", minimum=0)
+    temperature: float = setting(2.0, "Temperature of distillation.", above=0)
+    schedule: str = setting(
+        "linear",
+        "Growth of the student budget R(t) (Sec. 5.4.3).",
+        choices=("linear", "constant", "quadratic", "logarithmic", "step"),
+    )
+    teacher: str = setting(
+        "frozen",
+        "`frozen`: distil from the model as received (Eq. 9); `live`: from the own "
+        "last exit as it trains.",
+        choices=("frozen", "live"),
+    )
+    last_exit: str = setting(
+        "own",
+        "What the last exit starts from: the client's `own`, or the `aggregated` "
+        "teacher.",
+        choices=("own", "aggregated"),
+    )
+    kd_weight: str = setting(
+        "paper",
+        "Weight of distillation per exit: `paper` λ/m (Eq. 5), `reference` λ.",
+        choices=("paper", "reference"),
+    )
+    evaluate_exit: str = setting(
+        "own",
+        "Last exit used in evaluation: the client's `own` or the `aggregated` teacher.",
+        choices=("own", "aggregated"),
+    )
+
+
+METHOD_SETTINGS: Final[dict[str, type[MethodSettings]]] = {
+    "standalone": StandaloneSettings,
+    "fedavg": FedAvgSettings,
+    "fedper": FedPerSettings,
+    "pfedes": PFedESSettings,
+    "xfed": XFedSettings,
+}
+"""Registry of the methods: name to settings class."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All settings of a run."""
+
+    method: str
+    model: str
+    seed: int
+    run: RunSettings
+    training: TrainingSettings
+    data: DataSettings
+    method_settings: MethodSettings
+
+    @property
+    def shares(self) -> Scope:
+        """What the method shares."""
+        return type(self.method_settings).shares
+
+    def xfed(self) -> XFedSettings:
+        """Return the settings of X-FED; only for ``method = "xfed"``."""
+        assert isinstance(self.method_settings, XFedSettings)
+        return self.method_settings
+
+    def pfedes(self) -> PFedESSettings:
+        """Return the settings of pFedES; only for ``method = "pfedes"``."""
+        assert isinstance(self.method_settings, PFedESSettings)
+        return self.method_settings
+
+    def to_config(self) -> dict[str, Scalar]:
+        """Return the flat mapping that :func:`parse_settings` reads."""
+        config: dict[str, Scalar] = {
+            "method": self.method,
+            "model": self.model,
+            "seed": self.seed,
+        }
+        for part in (self.run, self.training, self.data):
+            config.update(_flatten(part))
+        config.update(_flatten(self.method_settings, f"{self.method}."))
+        return config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeneralSettings:
+    """Keys that stand in :class:`Settings` itself."""
+
+    method: str = setting(
+        "xfed", "The algorithm.", choices=tuple(METHOD_SETTINGS)
+    )
+    model: str = setting(
+        "convnet",
+        "Network of every client, or `heterogeneous` (client i gets CNN-((i mod 5)+1)), "
+        "or `package.module:function` of your own. A node's own `model` goes first "
+        "where the method allows different networks.",
+    )
+    seed: int = setting(
+        0,
+        "Fixes initial weights, partitions, sampling, batch order and dropout.",
+        minimum=0,
+    )
+
+
+SECTIONS: Final[list[tuple[str, type[Any]]]] = [
+    ("", GeneralSettings),
+    ("", RunSettings),
+    ("", TrainingSettings),
+    ("", DataSettings),
+    *((f"{name}.", cls) for name, cls in METHOD_SETTINGS.items()),
+]
+"""Prefix of the keys and the class that holds them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One documented key of the run configuration."""
+
+    name: str
+    section: type[Any]
+    field: dataclasses.Field[Any]
+
+    @property
+    def default(self) -> Scalar:
+        """Value used where the user gives none."""
+        return cast(Scalar, self.field.default)
+
+    @property
+    def help(self) -> str:
+        """Meaning of the setting."""
+        return str(self.field.metadata["help"])
+
+    def allowed(self) -> str:
+        """Describe the allowed values in words."""
+        meta = self.field.metadata
+        if meta["choices"]:
+            return "one of " + ", ".join(meta["choices"])
+        kind = {bool: "true or false", int: "a whole number", float: "a number"}.get(
+            type(self.default), "text"
+        )
+        bounds = [
+            f"{word} {meta[name]:g}"
+            for name, word in (
+                ("above", "above"),
+                ("minimum", "at least"),
+                ("maximum", "at most"),
+            )
+            if meta[name] is not None
+        ]
+        return " ".join([kind, " and ".join(bounds)]).strip()
+
+    def check(self, value: object) -> Scalar | None:
+        """Return `value` in the setting's type, or None where it is not allowed."""
+        kind = type(self.default)
+        if kind is float and type(value) is int:
+            value = float(value)
+        if type(value) is not kind:
+            return None
+        meta = self.field.metadata
+        if meta["choices"]:
+            return cast(Scalar, value) if value in meta["choices"] else None
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            ok = (
+                value == value  # not NaN
+                and (meta["minimum"] is None or value >= meta["minimum"])
+                and (meta["maximum"] is None or value <= meta["maximum"])
+                and (meta["above"] is None or value > meta["above"])
+            )
+            return value if ok else None
+        return cast(Scalar, value)
+
+
+def keys() -> Iterator[Key]:
+    """Yield every key of the run configuration, in the order of the documentation."""
+    for prefix, section in SECTIONS:
+        for field in fields(section):
+            name = field.name.rstrip("_").replace("_", "-")
+            yield Key(prefix + name, section, field)
+
+
+def _flatten(section: Any, prefix: str = "") -> dict[str, Scalar]:
+    return {
+        prefix + f.name.rstrip("_").replace("_", "-"): getattr(section, f.name)
+        for f in fields(section)
+    }
+
+
+T = TypeVar("T")
+
+
+def parse_settings(config: Mapping[str, object]) -> Settings:
+    """Parse and check a run configuration.
+
+    Parameters
+    ----------
+    config
+        Flat mapping as in ``context.run_config``; missing keys take their default.
+
+    Raises
+    ------
+    SettingsError
+        Names every unknown key, every value that is not allowed (with the allowed
+        ones) and every pair of settings that contradict each other.
+    """
+    known = {key.name: key for key in keys()}
+    problems = [f"unknown setting {k!r}" for k in config if k not in known]
+    values: dict[type[Any], dict[str, Any]] = {section: {} for _, section in SECTIONS}
+    for name, key in known.items():
+        value = config.get(name, key.default)
+        checked = key.check(value)
+        if checked is None:
+            problems.append(f"{name} = {value!r}: must be {key.allowed()}")
+            checked = key.default
+        values[key.section][key.field.name] = checked
+
+    def build(section: type[T]) -> T:
+        return section(**values[section])
+
+    general = build(GeneralSettings)
+    settings = Settings(
+        method=general.method,
+        model=general.model,
+        seed=general.seed,
+        run=build(RunSettings),
+        training=build(TrainingSettings),
+        data=build(DataSettings),
+        method_settings=build(METHOD_SETTINGS[general.method]),
+    )
+    problems += _contradictions(settings)
+    if problems:
+        raise SettingsError(problems)
+    return settings
+
+
+def check_model(model: str, settings: Settings) -> list[str]:
+    """Return the problems with a client's `model` under a run's settings."""
+    problems = []
+    own = ":" in model
+    named = (*EARLY_EXIT_MODELS, *SINGLE_EXIT_MODELS, HETEROGENEOUS)
+    if not own and model not in named:
+        problems.append(
+            f"model = {model!r}: must be one of {', '.join(named)}, or "
+            "'package.module:function' of your own"
+        )
+        return problems
+    text = settings.data.dataset in TEXT_DATASETS
+    if not own and text != (model == "transformer"):
+        problems.append(
+            f"model = {model!r} does not fit dataset = {settings.data.dataset!r}: text "
+            "needs transformer, images need another"
+        )
+    if settings.shares in ("all", "backbone") and (own or model == HETEROGENEOUS):
+        problems.append(
+            f"model = {model!r}: {settings.method} averages networks, so all clients "
+            "need the same built-in one; different networks work with pfedes and "
+            "standalone"
+        )
+    if settings.method == "xfed" and model in SINGLE_EXIT_MODELS:
+        problems.append(
+            f"model = {model!r}: xfed needs an early-exit network, one of "
+            f"{', '.join(EARLY_EXIT_MODELS)}"
+        )
+    return problems
+
+
+def _contradictions(settings: Settings) -> list[str]:
+    problems = check_model(settings.model, settings)
+    data, method = settings.data, settings.method_settings
+    if settings.method == "pfedes" and data.dataset in TEXT_DATASETS:
+        problems.append(
+            f"dataset = {data.dataset!r}: pfedes enhances images, it has no extractor "
+            "for text"
+        )
+    if isinstance(method, XFedSettings) and (
+        method.last_exit == "own" and method.teacher == "live"
+    ):
+        problems.append(
+            "xfed.last-exit = 'own' needs xfed.teacher = 'frozen': a live teacher is "
+            "the last exit itself, so it must start from the aggregated one"
+        )
+    if data.dataset == "custom":
+        problems += [
+            f"{name} = 0: dataset = 'custom' needs it"
+            for name, value in (
+                ("num-classes", data.num_classes),
+                ("image-size", data.image_size),
+                ("channels", data.channels),
+            )
+            if value == 0
+        ]
+        if data.augmentation != "none" and data.image_size and data.image_size < 8:
+            problems.append("image-size: augmentation needs at least 8 pixels")
+    if data.channels == 2:
+        problems.append("channels = 2: must be 1 or 3, or 0 for the data set's own")
+    names = [n for n in data.class_names.split(",") if n.strip()]
+    if names and data.num_classes and len(names) != data.num_classes:
+        problems.append(
+            f"class-names has {len(names)} names but num-classes = {data.num_classes}"
+        )
+    return problems

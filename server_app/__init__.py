@@ -1,0 +1,1 @@
+"""The server: round loop, strategies of the methods, results."""

@@ -1,0 +1,101 @@
+"""What a run leaves behind: settings, one record per round, one row per client."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from common.settings import Settings
+from common.state import State
+from common.versions import versions
+
+CLIENT_COLUMNS = ("round", "client", "exit", "accuracy", "loss", "examples", "macs")
+"""Columns of ``clients.csv``; ``exit`` counts from 1, ``early`` stands for the exit at
+which early-exit inference stops; accuracy is a fraction, macs are per sample."""
+
+
+class Results:
+    """The folder of one run.
+
+    It holds ``settings.json`` (with versions), ``rounds.jsonl``, ``clients.csv``,
+    ``shared.safetensors`` (the final shared parameters) and ``summary.json``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @classmethod
+    def create(cls, settings: Settings, start: float | None = None) -> Results:
+        """Make the folder of a new run and write its settings.
+
+        Raises
+        ------
+        ValueError
+            The experiment's name is no folder name, or results stand there already.
+        """
+        name = settings.run.experiment or time.strftime(
+            f"{settings.method}-{settings.data.dataset}-%Y%m%d-%H%M%S",
+            time.localtime(start),
+        )
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+            raise ValueError(
+                f"experiment = {name!r}: use letters, digits, '.', '_' and '-' only"
+            )
+        folder = Path(settings.run.output_dir).expanduser() / name
+        if (folder / "settings.json").exists():
+            raise ValueError(
+                f"{folder} already holds the results of a run: choose another "
+                "experiment name or move that folder away"
+            )
+        folder.mkdir(parents=True, exist_ok=True)
+        results = cls(folder)
+        results._write_json(
+            "settings.json",
+            {
+                "settings": settings.to_config(),
+                "versions": versions(),
+                "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            },
+        )
+        with (folder / "clients.csv").open("w", newline="") as file:
+            csv.writer(file).writerow(CLIENT_COLUMNS)
+        return results
+
+    @property
+    def experiment(self) -> str:
+        """Name of the run."""
+        return self.folder.name
+
+    def add_round(self, record: Mapping[str, Any]) -> None:
+        """Append a round's record to ``rounds.jsonl``."""
+        with (self.folder / "rounds.jsonl").open("a") as file:
+            file.write(json.dumps(record, default=_plain) + "\n")
+
+    def add_clients(self, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Append rows (see :data:`CLIENT_COLUMNS`) to ``clients.csv``."""
+        with (self.folder / "clients.csv").open("a", newline="") as file:
+            csv.writer(file).writerows(rows)
+
+    def finish(self, shared: State, summary: Mapping[str, Any]) -> None:
+        """Write the final shared parameters and the summary of the run."""
+        contiguous = {key: np.ascontiguousarray(value) for key, value in shared.items()}
+        save_file(contiguous, self.folder / "shared.safetensors")
+        self._write_json("summary.json", summary)
+
+    def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        text = json.dumps(content, indent=2, default=_plain) + "\n"
+        (self.folder / name).write_text(text)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} is no JSON value")

@@ -1,0 +1,166 @@
+"""Who takes part: the clients behind Flower's nodes, under their own stable names.
+
+Flower's node ids are random, so nothing is ordered or sampled by them. Each new node is
+asked once, by a ``query`` message, who it is; from then on it goes by its name.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from logging import INFO, WARNING
+
+from flwr.common import Message, MessageType, RecordDict, log
+from flwr.server import Grid
+
+from common.protocol import Identity
+
+_LOG_INTERVAL = 10.0  # seconds between two lines about waiting
+
+
+class TooFewClients(RuntimeError):
+    """Fewer clients than needed within the time allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One connected client."""
+
+    node_id: int
+    identity: Identity
+
+    @property
+    def name(self) -> str:
+        """Stable name."""
+        return self.identity.client
+
+
+class Roster:
+    """The known clients, and which of them are connected now.
+
+    Parameters
+    ----------
+    minimum
+        Number of clients needed.
+    timeout
+        Longest wait for them, in seconds.
+    """
+
+    def __init__(self, minimum: int, timeout: float) -> None:
+        self._minimum = minimum
+        self._timeout = timeout
+        self._known: dict[int, Client] = {}
+        self._asked: dict[str, int] = {}
+        self._refused: dict[int, str] = {}
+        self._warned: set[tuple[int, str]] = set()
+        self._online: set[int] = set()
+
+    @property
+    def online(self) -> list[Client]:
+        """The connected clients by name."""
+        clients = (self._known[i] for i in self._online if i in self._known)
+        return sorted(clients, key=lambda client: client.name)
+
+    def by_node(self, node_id: int) -> Client | None:
+        """Return the client behind a node, connected or not."""
+        return self._known.get(node_id)
+
+    def refresh(self, grid: Grid) -> list[Client]:
+        """Look for new nodes and return the connected clients by name.
+
+        Waits while fewer than the minimum are there. While nobody is known yet, it also
+        waits for the answer of every node that is connected, so that a run starts with
+        the same clients whatever order they answer in. Nodes refused earlier are asked
+        again: a name may have become free, data may have appeared.
+
+        Raises
+        ------
+        TooFewClients
+            The minimum was not reached in time.
+        """
+        first = not self._known
+        self._refused.clear()
+        start = reported = time.monotonic()
+        pause = 0.05
+        while True:
+            self._ask(grid)
+            self._hear(grid)
+            unanswered = first and bool(self._asked)
+            if len(self.online) >= self._minimum and not unanswered:
+                return self.online
+            now = time.monotonic()
+            if now - start > self._timeout:
+                if len(self.online) >= self._minimum:
+                    return self.online
+                raise TooFewClients(self._too_few())
+            if now - reported > _LOG_INTERVAL:
+                reported = now
+                log(INFO, "Waiting for clients: %s", self._status())
+            time.sleep(pause)
+            pause = min(pause * 1.5, 1.0)
+
+    def _ask(self, grid: Grid) -> None:
+        self._online = set(grid.get_node_ids())
+        pending = set(self._asked.values())
+        new = self._online - self._known.keys() - pending - self._refused.keys()
+        if not new:
+            return
+        messages = [
+            Message(RecordDict(), node_id, MessageType.QUERY, ttl=self._timeout)
+            for node_id in sorted(new)
+        ]
+        for message, message_id in zip(
+            messages, grid.push_messages(messages), strict=True
+        ):
+            if message_id:
+                self._asked[message_id] = message.metadata.dst_node_id
+
+    def _hear(self, grid: Grid) -> None:
+        if not self._asked:
+            return
+        for reply in grid.pull_messages(list(self._asked)):
+            node_id = self._asked.pop(reply.metadata.reply_to_message_id, None)
+            if node_id is None:
+                continue
+            if reply.has_error():
+                self._refuse(node_id, f"its query failed: {reply.error.reason}")
+                continue
+            try:
+                self._register(Client(node_id, Identity.from_records(reply.content)))
+            except ValueError as error:
+                self._refuse(node_id, f"unreadable identity: {error}")
+
+    def _register(self, client: Client) -> None:
+        for other in list(self._known.values()):
+            if other.name != client.name:
+                continue
+            if other.node_id in self._online:
+                self._refuse(
+                    client.node_id,
+                    f"its client name {client.name!r} is taken by node "
+                    f"{other.node_id}: give each node its own client-name",
+                )
+                return
+            del self._known[other.node_id]
+        self._known[client.node_id] = client
+
+    def _refuse(self, node_id: int, reason: str) -> None:
+        self._refused[node_id] = reason
+        if (node_id, reason) not in self._warned:
+            self._warned.add((node_id, reason))
+            log(WARNING, "Node %s does not take part: %s", node_id, reason)
+
+    def _status(self) -> str:
+        return (
+            f"{len(self.online)} of {self._minimum} known, {len(self._online)} nodes "
+            f"connected, {len(self._asked)} asked, {len(self._refused)} refused"
+        )
+
+    def _too_few(self) -> str:
+        reasons = "".join(
+            f"\n  node {node}: {reason}" for node, reason in self._refused.items()
+        )
+        return (
+            f"too few clients after {self._timeout:g} s: {self._status()}. Start more "
+            "nodes, or lower min-available-nodes, or raise wait-timeout." + reasons
+        )

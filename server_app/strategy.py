@@ -1,0 +1,470 @@
+"""What every method has in common on the server: the round loop and its safeguards.
+
+A method subclasses :class:`PersonalizedStrategy` and overrides only what differs:
+:meth:`~PersonalizedStrategy.instruct_training` (what clients get beside the shared
+parameters) and :meth:`~PersonalizedStrategy.absorb` (what becomes of what they send
+beside them).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from logging import INFO, WARNING
+from typing import Any
+
+import numpy as np
+from flwr.common import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, log
+from flwr.server import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from common.protocol import (
+    NUM_EXAMPLES,
+    TRAIN_LOSS,
+    Numbers,
+    ProtocolError,
+    Reply,
+    Request,
+    from_record,
+    to_record,
+)
+from common.seeding import derive_seed
+from common.settings import Settings
+from common.state import State, num_bytes
+from server_app.averaging import OrderedMean
+from server_app.evaluation import Evaluation
+from server_app.exchange import exchange
+from server_app.progress import Progress
+from server_app.results import Results
+from server_app.roster import Client, Roster
+from server_app.vetting import RefusedReply, vet_count, vet_state
+
+
+class RunFailed(RuntimeError):
+    """The run cannot go on: too many rounds in a row had no quorum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instruction:
+    """What one client gets beside the shared parameters."""
+
+    groups: Mapping[str, State] = field(default_factory=dict)
+    values: Mapping[str, Numbers] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Phase:
+    """Training or evaluation of one round."""
+
+    name: str
+    server_round: int
+    clients: list[Client]
+    down_bytes: int = 0
+    up_bytes: int = 0
+    accepted: dict[str, Reply] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    mean: OrderedMean | None = None
+
+    def fail(self, client: str, reason: str) -> None:
+        """Count a client out, with the reason."""
+        self.failures[client] = reason.strip()
+        if self.mean is not None:
+            self.mean.drop(client)
+        last_line = self.failures[client].splitlines()[-1] if reason.strip() else "?"
+        log(
+            WARNING,
+            "round %d: %s of %s does not count: %s",
+            self.server_round,
+            self.name,
+            client,
+            last_line,
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Return the phase's part of the round's record."""
+        count = max(len(self.clients), 1)
+        return {
+            "clients": [client.name for client in self.clients],
+            "replied": sorted(self.accepted),
+            "failures": self.failures,
+            "down_bytes_per_client": self.down_bytes / count,
+            "up_bytes_per_client": self.up_bytes / max(len(self.accepted), 1),
+        }
+
+
+class PersonalizedStrategy(Strategy):
+    """Base of all methods: FedAvg over the shared parameters, done with care.
+
+    Clients are sampled by name; replies are checked one by one, averaged as they
+    arrive and summed in the order of the names; all clients are evaluated every k
+    rounds; a round has a deadline and a quorum, and a client that fails never ends
+    the run.
+
+    Parameters
+    ----------
+    settings
+        Settings of the run.
+    results
+        Folder for the results; None keeps none.
+    """
+
+    def __init__(self, settings: Settings, *, results: Results | None = None) -> None:
+        self.settings = settings
+        self.results = results
+        self.roster = Roster(
+            settings.run.min_available_nodes, settings.run.wait_timeout
+        )
+        self.num_rounds = settings.run.num_server_rounds
+        self.timeout = settings.run.round_timeout
+        self._template: State = {}
+        self._phase = _Phase("training", 0, [])
+        self._progress = Progress(1, self.num_rounds)
+
+    @classmethod
+    def create(
+        cls, settings: Settings, results: Results | None = None
+    ) -> PersonalizedStrategy:
+        """Build the strategy from the settings alone."""
+        return cls(settings, results=results)
+
+    # ---- what a method may override ------------------------------------------------
+
+    def uploads(self) -> Mapping[str, State]:
+        """Return a template of each group of arrays clients send beside the shared."""
+        return {}
+
+    def instruct_training(
+        self, server_round: int, clients: Sequence[str]
+    ) -> Sequence[Instruction]:
+        """Return what each sampled client gets beside the shared parameters."""
+        return [Instruction() for _ in clients]
+
+    def instruct_evaluation(
+        self, server_round: int, clients: Sequence[str]
+    ) -> Sequence[Instruction]:
+        """Return what each client to evaluate gets beside the shared parameters."""
+        return [Instruction() for _ in clients]
+
+    def absorb(self, client: str, reply: Reply) -> None:
+        """Take in what a client sent beside the shared parameters.
+
+        Called once per valid reply of a round that counts, in the order of the names.
+        """
+
+    def round_report(self) -> Mapping[str, Any]:
+        """Return what the method adds to the round's record."""
+        return {}
+
+    # ---- Flower's interface ----------------------------------------------------------
+
+    def summary(self) -> None:
+        """Log what is about to run."""
+        run, training = self.settings.run, self.settings.training
+        log(
+            INFO,
+            "%s: %d rounds, C = %g, E = %d, B = %d, learning rate %g x %g^t, seed %d",
+            self.settings.method,
+            self.num_rounds,
+            run.fraction_train,
+            training.local_epochs,
+            training.batch_size,
+            training.learning_rate,
+            training.learning_rate_decay,
+            self.settings.seed,
+        )
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Sample clients by name and address a message to each."""
+        clients = self._sample(
+            "train", server_round, self.roster.refresh(grid), self._fraction_train
+        )
+        self._phase = _Phase("training", server_round, clients)
+        if not self._template:
+            self._template = from_record(arrays)
+        instructions = self.instruct_training(server_round, [c.name for c in clients])
+        return self._messages(MessageType.TRAIN, arrays, config, instructions)
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Check and average the replies as they come.
+
+        Returns
+        -------
+        The new shared parameters and ``train-loss`` (mean over samples), or None twice
+        where the quorum was missed.
+        """
+        phase = self._phase
+        phase.mean = OrderedMean([client.name for client in phase.clients])
+        weighted_loss, examples = 0.0, 0
+        for name, reply in self._vetted(replies, self._vet_training):
+            assert reply.shared is not None
+            count = vet_count(reply.metrics, NUM_EXAMPLES)
+            phase.mean.add(name, reply.shared, count)
+            phase.accepted[name] = Reply(metrics=reply.metrics, groups=reply.groups)
+        shared = phase.mean.result()
+        phase.mean = None
+        needed = max(1, math.ceil(self.settings.run.quorum * len(phase.clients)))
+        if shared is None or len(phase.accepted) < needed:
+            log(
+                WARNING,
+                "round %d does not count: %d valid replies, %d needed",
+                server_round,
+                len(phase.accepted),
+                needed,
+            )
+            return None, None
+        for name in sorted(phase.accepted):
+            reply = phase.accepted[name]
+            self.absorb(name, reply)
+            count = vet_count(reply.metrics, NUM_EXAMPLES)
+            weighted_loss += count * _number(reply.metrics.get(TRAIN_LOSS))
+            examples += count
+        return to_record(shared), MetricRecord({TRAIN_LOSS: weighted_loss / examples})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Address a message to the clients to evaluate: all of them by default."""
+        with_data = [c for c in self.roster.refresh(grid) if c.identity.num_test > 0]
+        clients = self._sample(
+            "evaluate", server_round, with_data, self.settings.run.fraction_evaluate
+        )
+        self._phase = _Phase("evaluation", server_round, clients)
+        instructions = self.instruct_evaluation(server_round, [c.name for c in clients])
+        return self._messages(MessageType.EVALUATE, arrays, config, instructions)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Return the mean and standard deviation over clients of their accuracies."""
+        phase = self._phase
+        for name, reply in self._vetted(replies, Evaluation.vet):
+            phase.accepted[name] = reply
+        if not phase.accepted:
+            return None
+        evaluation = Evaluation(phase.accepted)
+        if self.results is not None:
+            self.results.add_clients(evaluation.rows(server_round))
+        return MetricRecord(evaluation.summary())
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Run all rounds; parameters as in Flower's ``Strategy.start``.
+
+        Raises
+        ------
+        TooFewClients
+            ``min-available-nodes`` clients were not there within ``wait-timeout``.
+        RunFailed
+            ``max-failed-rounds`` rounds in a row had no quorum.
+        """
+        self.num_rounds, self.timeout = num_rounds, timeout
+        self._template = from_record(initial_arrays)
+        self._progress = Progress(1, num_rounds)
+        self.summary()
+        train_config = train_config or ConfigRecord()
+        evaluate_config = evaluate_config or ConfigRecord()
+        result = Result(arrays=initial_arrays)
+        if evaluate_fn and (metrics := evaluate_fn(0, initial_arrays)) is not None:
+            result.evaluate_metrics_serverapp[0] = metrics
+        failed_rounds, totals = 0, {"failures": 0, "skipped_rounds": 0}
+        record: dict[str, Any] = {}
+        start = time.monotonic()
+        for server_round in range(1, num_rounds + 1):
+            round_start = time.monotonic()
+            messages = self.configure_train(
+                server_round, result.arrays, train_config, grid
+            )
+            arrays, metrics = self.aggregate_train(
+                server_round, self._exchange(grid, messages)
+            )
+            record = {"round": server_round, "train": self._phase.record()}
+            totals["failures"] += len(self._phase.failures)
+            if arrays is None:
+                failed_rounds += 1
+                totals["skipped_rounds"] += 1
+            else:
+                failed_rounds, result.arrays = 0, arrays
+            if metrics is not None:
+                result.train_metrics_clientapp[server_round] = metrics
+                record["train"] |= dict(metrics)
+            record["method"] = self.round_report()
+            record["train"]["seconds"] = time.monotonic() - round_start
+            if self._evaluates(server_round):
+                evaluation_start = time.monotonic()
+                messages = self.configure_evaluate(
+                    server_round, result.arrays, evaluate_config, grid
+                )
+                metrics = self.aggregate_evaluate(
+                    server_round, self._exchange(grid, messages)
+                )
+                record["evaluate"] = self._phase.record()
+                totals["failures"] += len(self._phase.failures)
+                if metrics is not None:
+                    result.evaluate_metrics_clientapp[server_round] = metrics
+                    record["evaluate"] |= dict(metrics)
+                record["evaluate"]["seconds"] = time.monotonic() - evaluation_start
+            if evaluate_fn and (
+                metrics := evaluate_fn(server_round, result.arrays)
+            ) is not None:
+                result.evaluate_metrics_serverapp[server_round] = metrics
+            record["seconds"] = time.monotonic() - round_start
+            if self.results is not None:
+                self.results.add_round(record)
+            self._progress.finished(server_round, _line(record))
+            if failed_rounds >= self.settings.run.max_failed_rounds:
+                raise RunFailed(
+                    f"{failed_rounds} rounds in a row had no quorum, the last one "
+                    f"round {server_round}; see the warnings above for each client's "
+                    "reason"
+                )
+        if self.results is not None:
+            self.results.finish(
+                from_record(result.arrays),
+                {
+                    "rounds": num_rounds,
+                    "seconds": time.monotonic() - start,
+                    **totals,
+                    "last_round": record,
+                },
+            )
+        return result
+
+    # ---- parts -----------------------------------------------------------------------
+
+    @property
+    def _fraction_train(self) -> float:
+        return self.settings.run.fraction_train
+
+    def _evaluates(self, server_round: int) -> bool:
+        due = server_round % self.settings.run.evaluate_every == 0
+        wanted = self.settings.run.fraction_evaluate > 0
+        return wanted and (due or server_round == self.num_rounds)
+
+    def _sample(
+        self, purpose: str, server_round: int, clients: list[Client], fraction: float
+    ) -> list[Client]:
+        count = min(max(1, round(fraction * len(clients))), len(clients))
+        seed = derive_seed(self.settings.seed, "sample", purpose, server_round)
+        chosen = np.random.default_rng(seed).choice(
+            len(clients), size=count, replace=False
+        )
+        return [clients[i] for i in sorted(chosen)]
+
+    def _messages(
+        self,
+        message_type: str,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        instructions: Sequence[Instruction],
+    ) -> list[Message]:
+        phase = self._phase
+        messages = []
+        shared_bytes = num_bytes(self._template)
+        for client, instruction in zip(phase.clients, instructions, strict=True):
+            request = Request(
+                experiment=self.results.experiment if self.results else "",
+                server_round=phase.server_round,
+                shared={},
+                groups=instruction.groups,
+                values={**dict(config), **instruction.values},  # type: ignore[dict-item]
+            )
+            phase.down_bytes += shared_bytes + sum(
+                num_bytes(state) for state in instruction.groups.values()
+            )
+            messages.append(
+                Message(
+                    request.to_records(arrays),
+                    client.node_id,
+                    message_type,
+                    ttl=self.timeout,
+                    group_id=str(phase.server_round),
+                )
+            )
+        return messages
+
+    def _exchange(self, grid: Grid, messages: Iterable[Message]) -> Iterator[Message]:
+        phase = self._phase
+        names = {client.node_id: client.name for client in phase.clients}
+        return exchange(
+            grid,
+            messages,
+            timeout=self.timeout,
+            reply_bytes=num_bytes(self._template),
+            on_failure=lambda node_id, reason: phase.fail(names[node_id], reason),
+        )
+
+    def _vetted(
+        self, replies: Iterable[Message], vet: Callable[[Reply], None]
+    ) -> Iterator[tuple[str, Reply]]:
+        phase = self._phase
+        names = {client.node_id: client.name for client in phase.clients}
+        for message in replies:
+            name = names.get(message.metadata.src_node_id)
+            if name is None or name in phase.accepted:
+                continue
+            if message.has_error():
+                phase.fail(name, message.error.reason or "unknown error")
+                continue
+            try:
+                reply = Reply.from_records(message.content)
+                vet(reply)
+            except (ProtocolError, RefusedReply) as error:
+                phase.fail(name, str(error))
+                continue
+            phase.up_bytes += num_bytes(reply.shared or {}) + sum(
+                num_bytes(state) for state in reply.groups.values()
+            )
+            yield name, reply
+            self._progress.replies(
+                phase.server_round,
+                phase.name,
+                len(phase.accepted),
+                len(phase.clients),
+            )
+
+    def _vet_training(self, reply: Reply) -> None:
+        vet_count(reply.metrics, NUM_EXAMPLES)
+        if reply.shared is None:
+            raise RefusedReply("no shared parameters in the reply")
+        vet_state(reply.shared, self._template, "shared parameters")
+        templates = self.uploads()
+        if reply.groups.keys() != templates.keys():
+            raise RefusedReply(
+                f"groups {sorted(reply.groups)}, expected {sorted(templates)}"
+            )
+        for name, template in templates.items():
+            vet_state(reply.groups[name], template, name)
+
+
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan
+
+
+def _line(record: Mapping[str, Any]) -> str:
+    """Return one short line on a round."""
+    train = record["train"]
+    parts = [f"trained {len(train['replied'])}/{len(train['clients'])}"]
+    if TRAIN_LOSS in train:
+        parts.append(f"loss {train[TRAIN_LOSS]:.3f}")
+    evaluate = record.get("evaluate", {})
+    if "accuracy-mean" in evaluate:
+        parts.append(
+            f"accuracy {100 * evaluate['accuracy-mean']:.2f} "
+            f"± {100 * evaluate['accuracy-std']:.2f} %"
+        )
+    parts.append(f"{record['seconds']:.1f} s")
+    return ", ".join(parts)
