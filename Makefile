@@ -23,8 +23,9 @@ $(VENV)/.installed: pyproject.toml
 install: $(VENV)/.installed ## Make the virtual environment
 
 simulate: install ## Simulate five methods on handwritten digits and compare them
-	$(BIN)/python -m server_app.simulate pfedes standalone --preset digits-heterogeneous \
-	    --then xfed fedper fedavg --preset digits-early-exit
+	$(BIN)/python -m server_app.simulate \
+	    pfedes@digits-heterogeneous standalone@digits-heterogeneous \
+	    xfed@digits-early-exit fedper@digits-early-exit fedavg@digits-early-exit
 
 federation: install ## Run a real federation on this machine: TLS, node keys, gRPC
 	$(BIN)/python -m deploy.federation

@@ -11,7 +11,7 @@ app = ClientApp()
 @app.query()
 def query(message: Message, context: Context) -> Message:
     """Tell the server who this client is."""
-    from client_app.node import open_client
+    from client_app.node import inference_macs, open_client
     from common.protocol import Identity
     from common.settings import parse_settings
     from common.versions import version_line
@@ -22,6 +22,7 @@ def query(message: Message, context: Context) -> Message:
         num_train=len(client.data.train),
         num_test=len(client.data.test),
         model=client.model,
+        macs=inference_macs(client.model, client.data.spec),
         device=str(client.device),
         versions=version_line(),
     )

@@ -15,7 +15,7 @@ _BATCH_SIZE = 256
 
 @torch.inference_mode()
 def evaluate(
-    network: nn.Module, data: LocalData, threshold: float, macs: tuple[int, ...]
+    network: nn.Module, data: LocalData, threshold: float
 ) -> dict[str, Numbers]:
     """Return the metrics of every exit and of early-exit inference.
 
@@ -23,28 +23,30 @@ def evaluate(
     ----------
     threshold
         Inference leaves at the first exit whose max softmax is at least this.
-    macs
-        Multiply-accumulates per sample up to each exit, earlier exits included.
 
     Returns
     -------
-    ``num-examples``; per exit ``correct`` (samples), ``loss`` (mean cross-entropy),
-    ``macs`` and ``taken`` (samples that leave there); ``early-correct``, the samples
-    that are right at the exit where they leave.
+    ``num-examples``; per exit ``correct`` (samples), ``loss`` (mean cross-entropy) and
+    ``taken`` (samples that leave there); ``early-correct``, the samples that are right
+    at the exit where they leave.
     """
     network.eval()
-    exits = len(macs)
-    correct, taken = [0] * exits, [0] * exits
-    loss = [0.0] * exits
+    correct: list[int] = []
+    taken: list[int] = []
+    loss: list[float] = []
     early_correct = 0
     for batch in data.ordered(_BATCH_SIZE):
         inside = torch.ones_like(batch.targets, dtype=torch.bool)
-        for index, logits in enumerate(logits_per_exit(network, batch.inputs)):
+        outputs = logits_per_exit(network, batch.inputs)
+        if not correct:
+            correct, taken = [0] * len(outputs), [0] * len(outputs)
+            loss = [0.0] * len(outputs)
+        for index, logits in enumerate(outputs):
             right = logits.argmax(dim=1) == batch.targets
             correct[index] += int(right.sum())
             loss[index] += float(F.cross_entropy(logits, batch.targets, reduction="sum"))
             leaves = inside.clone()
-            if index < exits - 1:
+            if index < len(outputs) - 1:
                 leaves &= logits.softmax(dim=1).amax(dim=1) >= threshold
             taken[index] += int(leaves.sum())
             early_correct += int((right & leaves).sum())
@@ -53,7 +55,6 @@ def evaluate(
         NUM_EXAMPLES: len(data),
         "correct": correct,
         "loss": [value / len(data) for value in loss],
-        "macs": list(macs),
         "taken": taken,
         "early-correct": early_correct,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -11,8 +12,8 @@ from flwr.common import Context
 
 from client_app.personal_state import FileStore, MemoryStore, Store
 from client_app.trainer import Client
-from common.data import load_client_data
-from common.models import model_name
+from common.data import DataSpec, load_client_data
+from common.models import build_network, early_exit_macs, model_name
 from common.settings import Settings, SettingsError, check_model
 
 NODE_KEYS = {
@@ -88,6 +89,12 @@ def open_client(settings: Settings, context: Context) -> Client:
     if device.type == "cpu" and settings.training.cpu_threads:
         torch.set_num_threads(settings.training.cpu_threads)
     return Client(name, _model(settings, node), data, device)
+
+
+@lru_cache
+def inference_macs(model: str, spec: DataSpec) -> list[int]:
+    """Return the cost per sample of leaving at each exit, in multiply-accumulates."""
+    return list(early_exit_macs(build_network(model, spec, seed=0), spec))
 
 
 def open_store(context: Context, experiment: str, client: str) -> Store:

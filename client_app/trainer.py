@@ -18,7 +18,7 @@ from client_app.losses import joint_cross_entropy
 from client_app.personal_state import PersonalState
 from client_app.training import train
 from common.data import ClientData
-from common.models import build_network, early_exit_macs, logits_per_exit
+from common.models import build_network, logits_per_exit
 from common.protocol import NUM_EXAMPLES, TRAIN_LOSS, Reply, Request
 from common.seeding import derive_seed
 from common.settings import Settings
@@ -70,14 +70,8 @@ class Trainer:
     def evaluate(self, request: Request, state: PersonalState | None) -> Reply:
         """Evaluate the personal network on the client's test data."""
         network = self.network(request, state)
-        data = self.client.data
-        metrics = evaluate(
-            network,
-            self.local(test=True),
-            self.settings.training.confidence_threshold,
-            early_exit_macs(network, data.spec),
-        )
-        return Reply(metrics=metrics)
+        threshold = self.settings.training.confidence_threshold
+        return Reply(metrics=evaluate(network, self.local(test=True), threshold))
 
     # ---- parts for methods -----------------------------------------------------------
 

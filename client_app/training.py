@@ -43,7 +43,7 @@ def train(
     Returns
     -------
     Mean loss over the samples of all epochs, and the momentum buffers afterwards.
-    Parameters that never had a gradient are left as they are, momentum included.
+    Parameters without a gradient keep their value and their momentum.
     """
     parameters = {n: p for n, p in module.named_parameters() if p.requires_grad}
     optimizer = torch.optim.SGD(
@@ -53,7 +53,8 @@ def train(
         weight_decay=settings.weight_decay,
         fused=next(iter(parameters.values())).device.type in ("cpu", "cuda"),
     )
-    _restore(optimizer, parameters, momentum)
+    if settings.momentum:
+        _restore(optimizer, parameters, momentum)
     total, samples = torch.zeros((), dtype=torch.float64), 0
     for _ in range(epochs):
         for batch in data.shuffled(settings.batch_size, generator):
@@ -66,25 +67,32 @@ def train(
             optimizer.step()
             total += value.detach().double().cpu() * len(batch.targets)
             samples += len(batch.targets)
-    return float(total / samples), {**momentum, **_buffers(optimizer, parameters)}
+    if settings.momentum:
+        momentum = {**momentum, **_buffers(optimizer, parameters)}
+    optimizer.zero_grad(set_to_none=True)
+    return float(total / samples), momentum
 
 
 def _restore(
     optimizer: torch.optim.SGD, parameters: Mapping[str, Tensor], momentum: State
 ) -> None:
+    """Set every momentum buffer; zeros give the same first step as none at all.
+
+    The fused optimizer wants all buffers or none, but exits join one after another.
+    """
     for name, parameter in parameters.items():
+        buffer = torch.zeros_like(parameter)  # keeps the channels-last layout
         if name in momentum:
-            buffer = torch.from_numpy(momentum[name].copy()).to(parameter.device)
-            layout = torch.empty_like(parameter)  # keeps channels-last strides
-            optimizer.state[parameter]["momentum_buffer"] = layout.copy_(buffer)
+            buffer.copy_(torch.from_numpy(momentum[name]))
+        optimizer.state[parameter]["momentum_buffer"] = buffer
 
 
 def _buffers(optimizer: torch.optim.SGD, parameters: Mapping[str, Tensor]) -> State:
-    buffers = {
-        name: optimizer.state.get(parameter, {}).get("momentum_buffer")
+    return {
+        name: optimizer.state[parameter]["momentum_buffer"].cpu().numpy().copy()
         for name, parameter in parameters.items()
+        if parameter.grad is not None
     }
-    return {n: b.cpu().numpy().copy() for n, b in buffers.items() if b is not None}
 
 
 @contextmanager

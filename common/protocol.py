@@ -41,7 +41,9 @@ class Identity:
     """Training samples n_k."""
     num_test: int
     model: str
-    """Name of the client's network, nothing more of it."""
+    """Name of the client's network."""
+    macs: list[int]
+    """Multiply-accumulates per sample up to each exit, earlier exits included."""
     device: str
     versions: str
     """Versions of this app, Flower and PyTorch."""
@@ -60,7 +62,7 @@ class Identity:
     def from_records(cls, records: RecordDict) -> Identity:
         """Read the content of the message; raises :class:`ProtocolError`."""
         record = _record(records, "identity", ConfigRecord)
-        kinds = {"num_train": int, "num_test": int}
+        kinds = {"num_train": int, "num_test": int, "macs": list}
         values: dict[str, Any] = {}
         for name in cls.__slots__:
             value = record.get(name)

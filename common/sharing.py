@@ -22,8 +22,7 @@ def shared_module(settings: Settings, spec: DataSpec) -> nn.Module:
 
 def keys_to_share(module: nn.Module, settings: Settings) -> tuple[str, ...]:
     """Return the names of the module's ``state_dict`` entries that are shared."""
-    scope = "all" if settings.shares == "extractor" else settings.shares
-    return shared_keys(module, scope, settings.training.batch_norm)
+    return shared_keys(module, settings.shares, settings.training.batch_norm)
 
 
 def initial_shared(settings: Settings) -> State:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,9 @@ import numpy as np
 from common.protocol import NUM_EXAMPLES, Numbers, Reply
 from server_app.vetting import RefusedReply, vet_count
 
-PER_EXIT = ("correct", "loss", "macs", "taken")
+PER_EXIT = ("correct", "loss", "taken")
 """Metrics of an evaluation that list one number per exit: right predictions, mean loss,
-multiply-accumulates up to the exit, samples that leave there."""
+samples that leave there."""
 
 
 class Evaluation:
@@ -20,14 +20,24 @@ class Evaluation:
 
     Accuracy is averaged over clients without weights, with the population standard
     deviation over clients beside it. Averaged accuracy is the mean over exits.
+
+    Parameters
+    ----------
+    replies
+        By client.
+    macs
+        By client: multiply-accumulates per sample up to each of its exits.
     """
 
-    def __init__(self, replies: Mapping[str, Reply]) -> None:
+    def __init__(
+        self, replies: Mapping[str, Reply], macs: Mapping[str, Sequence[int]]
+    ) -> None:
         self._metrics = {name: replies[name].metrics for name in sorted(replies)}
+        self._macs = macs
 
     @staticmethod
-    def vet(reply: Reply) -> None:
-        """Check a reply.
+    def vet(reply: Reply, macs: Sequence[int]) -> None:
+        """Check a reply of a client with these costs per exit.
 
         Raises
         ------
@@ -39,8 +49,9 @@ class Evaluation:
         lists = [metrics.get(key) for key in PER_EXIT]
         if not all(isinstance(values, list) and values for values in lists):
             raise RefusedReply(f"metrics {sorted(metrics)}, expected {PER_EXIT}")
-        if len({len(values) for values in lists if isinstance(values, list)}) != 1:
-            raise RefusedReply("metrics list different numbers of exits")
+        lengths = {len(values) for values in lists if isinstance(values, list)}
+        if lengths != {len(macs)}:
+            raise RefusedReply(f"metrics of {lengths} exits, expected {len(macs)}")
         early = metrics.get("early-correct")
         counts = [*_array(metrics, "correct"), *_array(metrics, "taken")]
         if not isinstance(early, int) or not all(
@@ -66,7 +77,7 @@ class Evaluation:
             "accuracy-std": float(average.std()),
             "early-accuracy-mean": float((early / examples).mean()),
             "early-accuracy-std": float((early / examples).std()),
-            "early-macs-mean": float(np.mean([_early_macs(m) for m in metrics])),
+            "early-macs-mean": float(np.mean([self._early_macs(name) for name in self._metrics])),
             "clients": len(metrics),
         }
         per_exit = [_accuracy(m) for m in metrics]
@@ -82,13 +93,19 @@ class Evaluation:
             columns = zip(
                 _accuracy(metrics).tolist(),
                 _array(metrics, "loss").tolist(),
-                _array(metrics, "macs").tolist(),
+                self._macs[name],
                 strict=True,
             )
             for index, (accuracy, loss, macs) in enumerate(columns, start=1):
-                yield server_round, name, index, accuracy, loss, examples, int(macs)
+                yield server_round, name, index, accuracy, loss, examples, macs
             early = _scalar(metrics, "early-correct") / examples
-            yield server_round, name, "early", early, "", examples, _early_macs(metrics)
+            macs = self._early_macs(name)
+            yield server_round, name, "early", early, "", examples, macs
+
+    def _early_macs(self, name: str) -> float:
+        """Return the mean multiply-accumulates per sample under the exit policy."""
+        taken = _array(self._metrics[name], "taken")
+        return float(taken @ np.asarray(self._macs[name]) / taken.sum())
 
 
 def _array(
@@ -107,9 +124,3 @@ def _accuracy(
     metrics: Mapping[str, Numbers],
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
     return _array(metrics, "correct") / _scalar(metrics, NUM_EXAMPLES)
-
-
-def _early_macs(metrics: Mapping[str, Numbers]) -> float:
-    """Return the mean multiply-accumulates per sample under the exit policy."""
-    taken = _array(metrics, "taken")
-    return float(taken @ _array(metrics, "macs") / taken.sum())

@@ -1,9 +1,10 @@
-"""Simulate several methods on one machine, one after another, and compare them.
+r"""Simulate several methods on one machine, one after another, and compare them.
 
 All methods see the same partition, the same initial weights and the same sampled
 clients. Example::
 
-    python -m server_app.simulate xfed fedper --preset digits-early-exit seed=1
+    python -m server_app.simulate xfed@digits-early-exit fedper@digits-early-exit \
+        --set seed=1
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from common.presets import merge, names, to_run_config
@@ -56,39 +58,70 @@ def simulate(
     )
 
 
+def plan(
+    runs: Sequence[str], overrides: Sequence[str], num_supernodes: int, folder: Path
+) -> list[dict[str, Scalar]]:
+    """Return the run configuration of each ``METHOD[@PRESET]``.
+
+    Raises
+    ------
+    SettingsError
+        A preset is unknown or a setting wrong.
+    """
+    configs = []
+    for run in runs:
+        method, _, preset = run.partition("@")
+        config = merge(preset or None, [*overrides, f"method={method}"])
+        config["output-dir"] = str(folder)
+        config["experiment"] = run.replace("@", "-")
+        config["min-available-nodes"] = num_supernodes
+        configs.append(config)
+    return configs
+
+
 def main() -> None:
-    """Run the methods named on the command line and print one table."""
-    parser = argparse.ArgumentParser(prog="python -m server_app.simulate")
-    parser.add_argument("methods", nargs="+", help=f"of {', '.join(METHOD_SETTINGS)}")
-    parser.add_argument("--preset", help=f"a .toml file or one of {', '.join(names())}")
+    """Run what the command line names and print one table."""
+    parser = argparse.ArgumentParser(
+        prog="python -m server_app.simulate",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        metavar="METHOD[@PRESET]",
+        help=f"methods: {', '.join(METHOD_SETTINGS)}; presets: {', '.join(names())}, "
+        "or a .toml file",
+    )
     parser.add_argument("--num-supernodes", type=int, default=10, metavar="N")
     parser.add_argument("--cpus", type=float, default=1, help="CPU cores of one client")
     parser.add_argument("--gpus", type=float, default=0, help="GPU share of one client")
     parser.add_argument("--set", nargs="*", default=[], metavar="key=value")
+    parser.add_argument(
+        "--output-dir",
+        type=Path,
+        default=Path("runs", time.strftime("simulate-%Y%m%d-%H%M%S")),
+    )
     arguments = parser.parse_args()
-    started = time.strftime("%Y%m%d-%H%M%S")
-    folders = []
+    folder = arguments.output_dir.resolve()
     try:
-        runs = []
-        for method in arguments.methods:
-            config = merge(arguments.preset, [*arguments.set, f"method={method}"])
-            config.setdefault("experiment", f"{method}-{started}")
-            config.setdefault("min-available-nodes", arguments.num_supernodes)
-            runs.append(config)
+        configs = plan(
+            arguments.runs, arguments.set, arguments.num_supernodes, folder
+        )
     except ValueError as error:
         parser.error(str(error))
-    for config in runs:
-        config["output-dir"] = str(Path(str(config.get("output-dir", "runs"))).resolve())
-        print(f"\n=== {config['method']} ===", flush=True)
+    for config in configs:
+        print(f"\n=== {config['experiment']} ===", flush=True)
         simulate(
             config,
             num_supernodes=arguments.num_supernodes,
             cpus=arguments.cpus,
             gpus=arguments.gpus,
         )
-        folders.append(Path(str(config["output-dir"])) / str(config["experiment"]))
-    print(f"\n{table(folders)}\n")
-    print("Results:", *folders, sep="\n  ")
+    folders = [folder / str(config["experiment"]) for config in configs]
+    print(f"\n{table(folders)}\n\nResults:")
+    for path in folders:
+        print(f"  {path}")
 
 
 if __name__ == "__main__":

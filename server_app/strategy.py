@@ -9,6 +9,7 @@ beside them).
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -69,17 +70,16 @@ class _Phase:
 
     def fail(self, client: str, reason: str) -> None:
         """Count a client out, with the reason."""
-        self.failures[client] = reason.strip()
+        self.failures[client] = _essence(reason)
         if self.mean is not None:
             self.mean.drop(client)
-        last_line = self.failures[client].splitlines()[-1] if reason.strip() else "?"
         log(
             WARNING,
             "round %d: %s of %s does not count: %s",
             self.server_round,
             self.name,
             client,
-            last_line,
+            self.failures[client],
         )
 
     def record(self) -> dict[str, Any]:
@@ -243,11 +243,14 @@ class PersonalizedStrategy(Strategy):
     ) -> MetricRecord | None:
         """Return the mean and standard deviation over clients of their accuracies."""
         phase = self._phase
-        for name, reply in self._vetted(replies, Evaluation.vet):
+        macs = {client.name: client.identity.macs for client in phase.clients}
+        for name, reply in self._vetted(
+            replies, lambda name, reply: Evaluation.vet(reply, macs[name])
+        ):
             phase.accepted[name] = reply
         if not phase.accepted:
             return None
-        evaluation = Evaluation(phase.accepted)
+        evaluation = Evaluation(phase.accepted, macs)
         if self.results is not None:
             self.results.add_clients(evaluation.rows(server_round))
         return MetricRecord(evaluation.summary())
@@ -408,7 +411,7 @@ class PersonalizedStrategy(Strategy):
         )
 
     def _vetted(
-        self, replies: Iterable[Message], vet: Callable[[Reply], None]
+        self, replies: Iterable[Message], vet: Callable[[str, Reply], None]
     ) -> Iterator[tuple[str, Reply]]:
         phase = self._phase
         names = {client.node_id: client.name for client in phase.clients}
@@ -421,7 +424,7 @@ class PersonalizedStrategy(Strategy):
                 continue
             try:
                 reply = Reply.from_records(message.content)
-                vet(reply)
+                vet(name, reply)
             except (ProtocolError, RefusedReply) as error:
                 phase.fail(name, str(error))
                 continue
@@ -436,18 +439,28 @@ class PersonalizedStrategy(Strategy):
                 len(phase.clients),
             )
 
-    def _vet_training(self, reply: Reply) -> None:
+    def _vet_training(self, name: str, reply: Reply) -> None:
         vet_count(reply.metrics, NUM_EXAMPLES)
         if reply.shared is None:
             raise RefusedReply("no shared parameters in the reply")
-        vet_state(reply.shared, self._template, "shared parameters")
+        vet_state(reply.shared, self._template, f"shared parameters of {name}")
         templates = self.uploads()
         if reply.groups.keys() != templates.keys():
             raise RefusedReply(
                 f"groups {sorted(reply.groups)}, expected {sorted(templates)}"
             )
-        for name, template in templates.items():
-            vet_state(reply.groups[name], template, name)
+        for group, template in templates.items():
+            vet_state(reply.groups[group], template, f"{group} of {name}")
+
+
+def _essence(reason: str) -> str:
+    """Return the message at the end of a reason that may hold a stack trace."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", reason.replace("\\n", "\n"))
+    lines = [line.strip(" '\">") for line in plain.splitlines()]
+    lines = [line for line in lines if line]
+    if "Traceback" not in plain and "File " not in plain:
+        return " ".join(lines) or "no reason given"
+    return lines[-1]
 
 
 def _number(value: object) -> float:

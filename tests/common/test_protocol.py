@@ -48,7 +48,13 @@ def test_reply_survives_the_way() -> None:
 
 def test_identity_survives_the_way() -> None:
     identity = Identity(
-        client="a", num_train=3, num_test=0, model="m", device="cpu", versions="v"
+        client="a",
+        num_train=3,
+        num_test=0,
+        model="m",
+        macs=[1, 2],
+        device="cpu",
+        versions="v",
     )
     assert Identity.from_records(identity.to_records()) == identity
 

@@ -1,0 +1,120 @@
+"""Where a data set's training and test part lie: Parquet, image folders or ``.npz``."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+PartName = Literal["train", "test"]
+Format = Literal["Parquet", "image folder", "npz"]
+
+LAYOUT: Final = (
+    "train.parquet (or train-*.parquet), train/<class>/<image> or train.npz, and the "
+    "same for test"
+)
+"""What a folder with data looks like, for messages."""
+
+_IMAGE_SUFFIXES: Final = frozenset(
+    (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+)
+_FORMATS: Final[dict[str, Format]] = {".parquet": "Parquet", ".npz": "npz"}
+_FOLDER: Final = re.compile(r"(train)|test|val(?:id(?:ation)?)?")
+_FILE_STEM: Final = re.compile(rf"(?:{_FOLDER.pattern})(?:[-_.].*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Files of one part of a data set.
+
+    Parameters
+    ----------
+    folder
+        The data set's folder, for messages.
+    files
+        In natural order.
+    class_names
+        Per file, for image folders only: the folder in ``train`` that holds it.
+    """
+
+    name: PartName
+    folder: Path
+    format: Format
+    files: tuple[Path, ...]
+    class_names: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        """Name the part in messages."""
+        return f"{self.folder} ({self.name}, {self.format})"
+
+
+def natural_key(name: str) -> tuple[list[tuple[bool, int, str]], str]:
+    """Sort key under which ``client-2`` comes before ``client-10``."""
+    pieces = re.findall(r"(\d+)|(\D+)", name)
+    return [(not number, int(number or 0), text) for number, text in pieces], name
+
+
+def find_parts(folder: Path) -> list[Part]:
+    """Return the parts that lie in a folder, training before test.
+
+    A validation part (``valid*``, ``validation*``, ``val*``) counts as test data.
+
+    Raises
+    ------
+    ValueError
+        If the folder does not exist, or holds data in several formats.
+    """
+    folder = folder.expanduser().absolute()
+    if not folder.is_dir():
+        raise ValueError(f"data-path: there is no folder {folder}")
+    files: dict[tuple[PartName, Format], list[tuple[Path, str]]] = {}
+    for entry in _sorted(folder):
+        if entry.is_dir() and (match := _FOLDER.fullmatch(entry.name)):
+            files.setdefault((_part(match), "image folder"), []).extend(_images(entry))
+        elif (kind := _FORMATS.get(entry.suffix)) and (
+            match := _FILE_STEM.fullmatch(entry.stem)
+        ):
+            files.setdefault((_part(match), kind), []).append((entry, ""))
+    formats = sorted({kind for _, kind in files})
+    if len(formats) > 1:
+        raise ValueError(
+            f"{folder} holds train or test data as {' and as '.join(formats)}: keep one"
+        )
+    return [
+        Part(
+            name,
+            folder,
+            kind,
+            files=tuple(path for path, _ in found),
+            class_names=tuple(c for _, c in found) if kind == "image folder" else (),
+        )
+        for (name, kind), found in sorted(files.items(), reverse=True)
+    ]
+
+
+def client_folders(root: Path) -> list[Path]:
+    """Return the folders in `root` in natural order, hidden ones left out."""
+    return [entry for entry in _sorted(root.expanduser().absolute()) if entry.is_dir()]
+
+
+def _part(match: re.Match[str]) -> PartName:
+    return "train" if match[1] else "test"
+
+
+def _sorted(folder: Path) -> list[Path]:
+    visible = (entry for entry in folder.iterdir() if entry.name[0] not in "._")
+    return sorted(visible, key=lambda entry: natural_key(entry.name))
+
+
+def _images(folder: Path) -> Iterator[tuple[Path, str]]:
+    """Yield the images below ``folder/<class>`` with the name of the class."""
+    for class_folder in client_folders(folder):
+        for place, folders, files in os.walk(class_folder):
+            folders.sort(key=natural_key)
+            for file in sorted(files, key=natural_key):
+                suffix = os.path.splitext(file)[1].lower()
+                if suffix in _IMAGE_SUFFIXES and file[0] != ".":
+                    yield Path(place, file), class_folder.name

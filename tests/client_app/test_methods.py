@@ -1,0 +1,416 @@
+"""The five methods with real clients: what they send, keep and change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import small
+import torch
+
+from client_app.personal_state import MemoryStore, PersonalState
+from common.protocol import from_record
+from common.state import State
+
+METHODS = ("standalone", "fedavg", "fedper", "pfedes", "xfed")
+
+
+def states(grid: Any) -> dict[str, PersonalState]:
+    found = {}
+    for node, context in grid.contexts.items():
+        state = MemoryStore(context.state).load()
+        assert state is not None
+        found[grid.labels[node]] = state
+    return found
+
+
+def equal(a: State, b: State) -> bool:
+    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
+
+
+# ---- what leaves a client --------------------------------------------------------------
+
+SHARED = {
+    "standalone": lambda key: False,
+    "fedavg": lambda key: True,
+    "fedper": lambda key: not key.startswith("exits."),
+    "xfed": lambda key: not key.startswith("exits."),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_personal_parameter_is_ever_sent(method: str) -> None:
+    strategy, grid, _ = small.federation(small.settings(method))
+    personal = states(grid)
+    sent = small.uploads(grid) + small.uploads(grid, "evaluate")
+    assert len(sent) == 2 * 3 + 2 * 3
+    groups = {"exit"} if method == "xfed" else set()
+    for client, _, reply in sent:
+        keys = set(reply.shared or {})
+        assert set(reply.groups) <= groups
+        kept = set(personal[client].part("model"))
+        assert not keys & kept
+        # Not under another name either: no personal array equals one that was sent.
+        private = [
+            value.tobytes()
+            for key, value in personal[client].arrays.items()
+            if value.size > 1 and key.removeprefix("model.") not in LAST_EXIT
+        ]
+        for state in (reply.shared or {}, *reply.groups.values()):
+            assert not {value.tobytes() for value in state.values()} & set(private)
+        assert {type(v) for v in reply.metrics.values()} <= {int, float, list}
+    if method != "pfedes":
+        names = set(strategy._template)
+        assert names == {n for n in names if SHARED[method](n)}
+
+
+LAST_EXIT = {"exits.2.weight", "exits.2.bias"}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_more_than_needed_is_sent(method: str) -> None:
+    _, grid, _ = small.federation(small.settings(method), rounds=1)
+    for _, request, reply in small.uploads(grid):
+        sent = {name: set(state) for name, state in reply.groups.items()}
+        assert sent == ({"exit": LAST_EXIT} if method == "xfed" else {})
+        parameters = sum(v.size for v in (reply.shared or {}).values())
+        received = sum(v.size for v in request.shared.values())
+        # ConvNet on grey 8x8 digits; each exit is 128 * 10 + 10.
+        convnet = (9 * 128 + 128) + 2 * (9 * 128 * 128 + 128)
+        expected = {
+            "standalone": 0,
+            "fedavg": convnet + 3 * 1290,
+            "fedper": convnet,
+            "xfed": convnet,
+            "pfedes": (9 * 8 + 8) + (9 * 8 + 1),
+        }[method]
+        assert parameters == received == expected
+        assert set(reply.metrics) == {"num-examples", "train-loss"}
+
+
+def test_no_client_gets_another_clients_exit() -> None:
+    _, grid, _ = small.federation(small.settings("xfed"), rounds=3)
+    exits = {
+        (client, request.server_round): reply.groups["exit"]
+        for client, request, reply in small.uploads(grid)
+    }
+    for client, request, _ in small.uploads(grid):
+        for (other, _), exit_ in exits.items():
+            if other != client:
+                assert not equal(request.groups["teacher"], exit_)
+
+
+# ---- seeds -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_same_seed_same_bits(method: str) -> None:
+    runs = [
+        small.federation(small.settings(method), order=order)
+        for order in ("sent", "random")
+    ]
+    (_, first, result), (_, second, again) = runs
+    assert equal(from_record(result.arrays), from_record(again.arrays))
+    a, b = states(first), states(second)
+    assert a.keys() == b.keys()
+    for client in a:
+        assert equal(a[client].arrays, b[client].arrays)
+    assert result.evaluate_metrics_clientapp == again.evaluate_metrics_clientapp
+    _, third, _ = small.federation(small.settings(method, seed=1))
+    assert not equal(a["client-0"].arrays, states(third)["client-0"].arrays)
+
+
+# ---- optimizer state -------------------------------------------------------------------
+
+
+def test_kept_momentum_goes_on_as_one_uninterrupted_run() -> None:
+    """Two rounds of one epoch equal one loop of SGD over the same batches."""
+    from client_app.batches import LocalData
+    from common.data import load_client_data, to_model_input
+    from common.models import build_network, logits_per_exit
+    from common.seeding import derive_seed
+    from common.state import write_state
+
+    run = small.settings("standalone", learning_rate_decay=1.0, weight_decay=0.01)
+    _, grid, _ = small.federation(run, rounds=2)
+    data = load_client_data(run.data, seed=0, partition_id=0, num_partitions=3)
+    network = build_network("convnet", data.spec, seed=0)
+    network.to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(
+        network.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01
+    )
+    local = LocalData(data.train, data.spec, run.data, torch.device("cpu"))
+    for t in (1, 2):
+        seed = derive_seed(0, "network", "client-0", t)
+        generator = torch.Generator().manual_seed(seed)
+        for batch in local.shuffled(16, generator):
+            pixels = to_model_input(
+                data.train.inputs[batch.rows], data.spec, run.data
+            ).contiguous(memory_format=torch.channels_last)
+            optimizer.zero_grad()
+            targets = data.train.targets[batch.rows]
+            losses = [
+                torch.nn.functional.cross_entropy(z, targets)
+                for z in logits_per_exit(network, pixels)
+            ]
+            (sum(losses) / 3).backward()
+            optimizer.step()
+    trained = build_network("convnet", data.spec, seed=0)
+    write_state(trained, states(grid)["client-0"].part("model"))
+    for (name, expected), value in zip(
+        network.named_parameters(), trained.parameters(), strict=True
+    ):
+        torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-6, msg=name)
+
+
+def test_fresh_momentum_differs_and_is_not_kept() -> None:
+    _, personal, _ = small.federation(small.settings("fedper"))
+    _, fresh, _ = small.federation(small.settings("fedper", optimizer_state="fresh"))
+    kept, dropped = states(personal)["client-0"], states(fresh)["client-0"]
+    assert kept.part("momentum.network")
+    assert not dropped.part("momentum")
+    assert not equal(kept.part("model"), dropped.part("model"))
+
+
+def test_momentum_is_never_shared_between_clients() -> None:
+    _, grid, _ = small.federation(small.settings("fedavg"), rounds=1)
+    a, b = (states(grid)[f"client-{i}"].part("momentum.network") for i in (0, 1))
+    assert not equal(a, b)
+
+
+# ---- pFedES ----------------------------------------------------------------------------
+
+
+def test_pfedes_freezes_the_other_module_bit_for_bit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from client_app.methods import PFedES
+    from common.state import read_state
+
+    seen: list[tuple[str, bool]] = []
+    fit = PFedES.fit
+
+    def watched(self: PFedES, module: Any, loss: Any, *args: Any, **kwargs: Any) -> Any:
+        variables = {c: v.cell_contents for c, v in zip(
+            loss.__code__.co_freevars, loss.__closure__, strict=True
+        )}
+        other = variables["private" if "purpose" in kwargs else "extractor"]
+        before = read_state(other, other.state_dict())
+        own = read_state(module, module.state_dict())
+        result = fit(self, module, loss, *args, **kwargs)
+        seen.append((
+            kwargs.get("purpose", "network"),
+            equal(before, read_state(other, other.state_dict()))
+            and all(p.grad is None for p in other.parameters())
+            and not equal(own, read_state(module, module.state_dict())),
+        ))
+        return result
+
+    monkeypatch.setattr(PFedES, "fit", watched)
+    small.federation(small.settings("pfedes", model="own_models:batch_norm_net"))
+    assert seen == [("network", True), ("extractor", True)] * 6
+
+
+def test_pfedes_first_step_by_hand() -> None:
+    """One full-batch step of F_k equals SGD on (1-μ)·CE(F(x)) + μ·CE(F(G(x)))."""
+    from common.data import load_client_data, to_model_input
+    from common.models import build_extractor, build_network
+
+    run = small.settings(
+        "pfedes", model="cnn-5", batch_size=512, momentum=0.0, pfedes__mu=0.3
+    )
+    _, grid, _ = small.federation(run, rounds=1)
+    data = load_client_data(run.data, seed=0, partition_id=0, num_partitions=3)
+    network = build_network("cnn-5", data.spec, seed=0)
+    extractor = build_extractor(data.spec, seed=0)
+    pixels = to_model_input(data.train.inputs, data.spec, run.data)
+    cross_entropy = torch.nn.functional.cross_entropy
+    (plain,) = network(pixels)
+    (enhanced,) = network(extractor(pixels).detach())
+    loss = 0.7 * cross_entropy(plain, data.train.targets)
+    loss = loss + 0.3 * cross_entropy(enhanced, data.train.targets)
+    loss.backward()
+    kept = states(grid)["client-0"].part("model")
+    for name, parameter in network.named_parameters():
+        expected = parameter - 0.05 * (parameter.grad + 1e-4 * parameter)  # type: ignore
+        torch.testing.assert_close(
+            torch.from_numpy(kept[name]), expected.detach(), rtol=1e-4, atol=1e-6
+        )
+
+
+def test_pfedes_gives_each_client_its_own_architecture() -> None:
+    strategy, grid, _ = small.federation(small.settings("pfedes"))
+    models = [strategy.roster.by_node(n).identity.model for n in grid.contexts]  # type: ignore
+    assert models == ["cnn-1", "cnn-2", "cnn-3"]
+    sizes = [sum(v.size for v in s.part("model").values()) for s in states(grid).values()]
+    assert len(set(sizes)) == 3
+    run = small.settings("pfedes", model="cnn-1")
+    nodes = {
+        "a": {"partition-id": 0, "num-partitions": 3},
+        "b": {"partition-id": 1, "num-partitions": 3, "model": "cnn-5"},
+        "c": {
+            "partition-id": 2,
+            "num-partitions": 3,
+            "model": "own_models:batch_norm_net",
+        },
+    }
+    strategy, grid, _ = small.federation(run, nodes=nodes)
+    models = [strategy.roster.by_node(n).identity.model for n in grid.contexts]  # type: ignore
+    assert models == ["cnn-1", "cnn-5", "own_models:batch_norm_net"]
+
+
+# ---- X-FED -----------------------------------------------------------------------------
+
+
+def test_xfed_students_grow_and_only_they_change() -> None:
+    # m = 3, T = 8: share min(t/2, 2), so with 3 clients 2 exits in round 1 (half up).
+    _, grid, _ = small.federation(small.settings("xfed"), rounds=8)
+    students = {
+        t: sorted(
+            tuple(request.values["students"])  # type: ignore[arg-type]
+            for _, request, _ in small.uploads(grid)
+            if request.server_round == t
+        )
+        for t in range(1, 9)
+    }
+    assert students[1] == [(1, 3), (1, 3), (3,)]
+    assert students[2] == [(1, 3)] * 3
+    assert students[3] == [(1, 2, 3), (1, 2, 3), (1, 3)]
+    assert all(students[t] == [(1, 2, 3)] * 3 for t in range(4, 9))
+
+
+def test_xfed_exits_that_are_no_students_keep_their_bits() -> None:
+    from common.data import load_client_data
+    from common.models import build_network
+    from common.state import read_state
+
+    run = small.settings("xfed", weight_decay=0.1)
+    strategy, grid, _ = small.federation(run, rounds=20)
+    del strategy
+    grids = small.federation(run, rounds=1)[1]
+    data = load_client_data(run.data, seed=0, partition_id=0, num_partitions=3)
+    network = build_network("convnet", data.spec, seed=0)
+    initial = read_state(network, network.state_dict())
+    chosen = {c: r.values["students"] for c, r, _ in small.uploads(grids)}
+    for client, state in states(grids).items():
+        model = state.part("model")
+        for exit_ in (1, 2, 3):
+            key = f"exits.{exit_ - 1}.weight"
+            changed = not np.array_equal(model[key], initial[key])
+            assert changed == (exit_ in chosen[client])  # type: ignore[operator]
+            momentum = f"exits.{exit_ - 1}.weight" in state.part("momentum.network")
+            assert momentum == changed
+
+
+@pytest.mark.parametrize("last_exit", ["own", "aggregated"])
+def test_xfed_update_is_measured_from_where_the_exit_started(last_exit: str) -> None:
+    from server_app.matching import flatten
+    from server_app.methods import XFed
+
+    run = small.settings("xfed", xfed__last_exit=last_exit)
+    strategy, grid, _ = small.federation(run, rounds=3)
+    assert isinstance(strategy, XFed)
+    by_round = {
+        (client, request.server_round): (request, reply)
+        for client, request, reply in small.uploads(grid)
+    }
+    for client in ("client-0", "client-1", "client-2"):
+        request, reply = by_round[client, 3]
+        start = (
+            by_round[client, 2][1].groups["exit"]
+            if last_exit == "own"
+            else request.groups["teacher"]
+        )
+        expected = flatten(reply.groups["exit"]) - flatten(start)
+        np.testing.assert_array_equal(strategy.updates[client], expected)
+        assert equal(strategy.exits[client], reply.groups["exit"])
+
+
+def test_xfed_settings_change_the_training() -> None:
+    results = []
+    for changes in (
+        {},
+        {"xfed__teacher": "live", "xfed__last_exit": "aggregated"},
+        {"xfed__last_exit": "aggregated"},
+        {"xfed__kd_weight": "reference"},
+        {"xfed__lambda": 0.0},
+        {"xfed__schedule": "constant"},
+        {"xfed__mu": 5.0},
+    ):
+        _, _, result = small.federation(small.settings("xfed", **changes), rounds=4)
+        results.append(from_record(result.arrays)["blocks.0.0.weight"].tobytes())
+    assert len(set(results)) == len(results)
+
+
+def test_xfed_evaluates_the_teacher_where_asked() -> None:
+    _, own, _ = small.federation(small.settings("xfed", xfed__mu=5.0))
+    _, aggregated, _ = small.federation(
+        small.settings("xfed", xfed__mu=5.0, xfed__evaluate_exit="aggregated")
+    )
+    assert all("teacher" not in r.groups for _, r, _ in small.uploads(own, "evaluate"))
+    a = [reply.metrics["loss"] for _, _, reply in small.uploads(own, "evaluate")]
+    b = [reply.metrics["loss"] for _, _, reply in small.uploads(aggregated, "evaluate")]
+    assert all("teacher" in r.groups for _, r, _ in small.uploads(aggregated, "evaluate"))
+    for own_loss, teacher_loss in zip(a[3:], b[3:], strict=True):
+        assert own_loss[:2] == teacher_loss[:2]  # type: ignore[index]
+        assert own_loss[2] != teacher_loss[2]  # type: ignore[index]
+
+
+# ---- BatchNorm and tiny clients --------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedper", "xfed"])
+def test_batch_norm_travels_but_its_counters_do_not(method: str) -> None:
+    run = small.settings(method, model="resnet18", num_samples=60)
+    _, grid, result = small.federation(run, rounds=1)
+    shared = from_record(result.arrays)
+    means = [key for key in shared if key.endswith("running_mean")]
+    assert len(means) == 20
+    assert not [key for key in shared if "num_batches_tracked" in key]
+    assert all(value.dtype == np.float32 for value in shared.values())
+    weights = [r.metrics["num-examples"] for _, _, r in small.uploads(grid)]
+    sent = [r.shared for _, _, r in small.uploads(grid)]
+    expected = np.average([s[means[3]] for s in sent], axis=0, weights=weights)  # type: ignore
+    np.testing.assert_allclose(shared[means[3]], expected, rtol=1e-5)
+    assert np.abs(expected).sum() > 0
+
+
+def test_local_batch_norm_stays() -> None:
+    run = small.settings("fedavg", model="resnet18", batch_norm="local", num_samples=60)
+    _, grid, result = small.federation(run, rounds=1)
+    shared = from_record(result.arrays)
+    assert not [key for key in shared if "running" in key]
+    kept = {c: s.part("model") for c, s in states(grid).items()}
+    means = [k for k in kept["client-0"] if k.endswith("running_mean")]
+    assert len(means) == 20
+    assert not np.array_equal(kept["client-0"][means[0]], kept["client-1"][means[0]])
+
+
+@pytest.mark.parametrize("samples", [1, 2, 17])
+def test_tiny_clients_and_single_left_overs(tmp_path: Any, samples: int) -> None:
+    # 17 samples in batches of 16 leave one; ResNet-18 ends in 1x1 maps on 8x8 images.
+    rng = np.random.default_rng(0)
+    for split, count in (("train", samples), ("test", 3)):
+        np.savez(
+            tmp_path / f"{split}.npz",
+            images=rng.integers(0, 256, (count, 8, 8), dtype=np.uint8),
+            labels=rng.integers(0, 10, count),
+        )
+    nodes = {"tiny": {"client-name": "tiny", "data-path": str(tmp_path)}}
+    run = small.settings("xfed", model="resnet18", min_available_nodes=1)
+    _, grid, _ = small.federation(run, nodes=nodes)
+    assert all(
+        np.isfinite(value).all()
+        for _, _, reply in small.uploads(grid)
+        for value in (reply.shared or {}).values()
+    )
+
+
+def test_unequal_batches_weigh_every_sample_once() -> None:
+    from client_app.batches import _portions
+
+    portions = _portions(torch.arange(33), 16)
+    assert [len(p) for p in portions] == [16, 17]
+    assert torch.cat(portions).tolist() == list(range(33))
+    assert [len(p) for p in _portions(torch.arange(1), 16)] == [1]

@@ -1,0 +1,309 @@
+"""The round loop over a toy federation whose results are known by hand."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import toy
+from flwr.common import Message
+from local_grid import NEVER, LocalGrid
+
+from common.protocol import Reply, Request, from_record
+from server_app.methods import FedAvg
+from server_app.results import Results
+from server_app.roster import TooFewClients
+from server_app.strategy import RunFailed
+
+
+def run(
+    grid: LocalGrid, rounds: int = 1, results: Results | None = None, **changes: Any
+) -> tuple[FedAvg, Any]:
+    strategy = FedAvg(toy.settings(**changes), results=results)
+    result = strategy.start(
+        grid, toy.initial(), num_rounds=rounds, timeout=strategy.timeout
+    )
+    return strategy, result
+
+
+def shared(result: Any) -> float:
+    state = from_record(result.arrays)
+    values = {float(x) for value in state.values() for x in np.ravel(value)}
+    assert len(values) == 1
+    return values.pop()
+
+
+def trained(grid: LocalGrid) -> list[str]:
+    return [c for c, m, _ in grid.log if m.metadata.message_type == "train"]
+
+
+def test_weighted_mean_by_hand() -> None:
+    # Clients 0, 1, 2 send 0, 1, 2 with weights 1, 2, 3: mean 8/6 per round.
+    _, result = run(toy.grid(3), rounds=2)
+    assert shared(result) == pytest.approx(2 * 8 / 6)
+    assert result.train_metrics_clientapp[1]["train-loss"] == 0.5
+
+
+def test_accuracy_over_clients() -> None:
+    # 0, 10 and 20 percent: mean 0.1, population standard deviation sqrt(2/3) * 0.1.
+    _, result = run(toy.grid(3))
+    metrics = result.evaluate_metrics_clientapp[1]
+    assert metrics["accuracy-mean"] == pytest.approx(0.1)
+    assert metrics["accuracy-std"] == pytest.approx(0.1 * (2 / 3) ** 0.5)
+    assert metrics["exit-accuracy-mean"] == pytest.approx([0.1, 0.1])
+    assert metrics["early-macs-mean"] == pytest.approx(0.4 * 10 + 0.6 * 30)
+
+
+def test_sampling_goes_by_name_not_by_node() -> None:
+    chosen = []
+    for seed in range(3):  # three federations with different node ids
+        grid = toy.grid(10, seed=seed)
+        run(grid, rounds=4, fraction_train=0.3)
+        chosen.append(trained(grid))
+    assert chosen[0] == chosen[1] == chosen[2]
+    assert len(chosen[0]) == 12
+    assert len(set(chosen[0])) > 3  # not the same clients every round
+    other = toy.grid(10)
+    run(other, rounds=4, fraction_train=0.3, seed=1)
+    assert trained(other) != chosen[0]
+
+
+def test_same_bits_whatever_the_order_of_arrival() -> None:
+    def noisy(name: str, request: Request) -> Reply:
+        rng = np.random.default_rng(toy.number(name))
+        scale = 10.0 ** rng.integers(-3, 4)
+        shared = {
+            key: np.asarray(value + scale * rng.normal(size=value.shape), np.float32)
+            for key, value in request.shared.items()
+        }
+        return Reply(shared=shared, metrics={"num-examples": 3 + toy.number(name)})
+
+    states = []
+    for order in ("sent", "reversed", "random"):
+        _, result = run(toy.grid(9, noisy, order=order), rounds=3)
+        states.append(from_record(result.arrays))
+    for state in states[1:]:
+        for key, value in states[0].items():
+            np.testing.assert_array_equal(state[key], value)
+
+
+def bad(kind: str) -> toy.Train:
+    def train(name: str, request: Request) -> Any:
+        reply = toy.add_number(name, request)
+        if name != "client-1":
+            return reply
+        good = dict(reply.shared or {})
+        metrics = dict(reply.metrics)
+        if kind == "raises":
+            raise RuntimeError("out of memory")
+        if kind == "silent":
+            return NEVER
+        if kind == "nan":
+            good["w"] = np.full(3, np.nan, np.float32)
+        elif kind == "shape":
+            good["w"] = np.zeros(4, np.float32)
+        elif kind == "dtype":
+            good["w"] = np.zeros(3, np.float64)
+        elif kind == "keys":
+            good["exits.0.weight"] = good.pop("w")
+        elif kind == "zero":
+            metrics["num-examples"] = 0
+        elif kind == "absurd":
+            metrics["num-examples"] = 2**50
+        elif kind == "no arrays":
+            return Reply(metrics=metrics)
+        elif kind == "private":
+            return Reply(shared=good, metrics=metrics, groups={"exit": good})
+        return Reply(shared=good, metrics=metrics)
+
+    return train
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("raises", "out of memory"),
+        ("silent", "no reply within 0.3 s"),
+        ("nan", "w holds NaN"),
+        ("shape", "w has shape"),
+        ("dtype", "w has dtype float64"),
+        ("keys", "missing w"),
+        ("zero", "num-examples = 0"),
+        ("absurd", "num-examples = 1125899906842624"),
+        ("no arrays", "no shared parameters"),
+        ("private", r"groups \['exit'\]"),
+    ],
+)
+def test_one_bad_client_never_ends_the_run(
+    tmp_path: Path, kind: str, reason: str
+) -> None:
+    results = Results.create(toy.settings(output_dir=str(tmp_path), experiment="x"))
+    grid = toy.grid(3, bad(kind))
+    _, result = run(grid, results=results, round_timeout=0.3)
+    # Clients 0 and 2 remain, with weights 1 and 3.
+    assert shared(result) == pytest.approx(6 / 4)
+    record = json.loads((tmp_path / "x" / "rounds.jsonl").read_text())
+    assert list(record["train"]["failures"]) == ["client-1"]
+    assert record["train"]["replied"] == ["client-0", "client-2"]
+    assert __import__("re").search(reason, record["train"]["failures"]["client-1"])
+    summary = json.loads((tmp_path / "x" / "summary.json").read_text())
+    assert summary["failures"] == 1
+    assert summary["skipped_rounds"] == 0
+
+
+def fails_in(*rounds: int) -> toy.Train:
+    def train(name: str, request: Request) -> Reply:
+        if request.server_round in rounds and name != "client-2":
+            raise RuntimeError("broken")
+        return toy.add_number(name, request)
+
+    return train
+
+
+def test_a_round_without_quorum_keeps_the_model() -> None:
+    _, result = run(toy.grid(3, fails_in(1, 3)), rounds=3, quorum=0.5)
+    assert shared(result) == pytest.approx(8 / 6)  # round 2 alone
+    assert list(result.train_metrics_clientapp) == [2]
+
+
+def test_failed_rounds_in_a_row_end_the_run() -> None:
+    with pytest.raises(RunFailed, match="2 rounds in a row had no quorum"):
+        run(toy.grid(3, fails_in(2, 3)), rounds=5, quorum=0.5, max_failed_rounds=2)
+    run(toy.grid(3, fails_in(2, 4)), rounds=5, quorum=0.5, max_failed_rounds=2)
+
+
+def test_too_few_clients_is_a_clear_failure() -> None:
+    with pytest.raises(TooFewClients, match="3 of 4 known"):
+        run(toy.grid(3), min_available_nodes=4, wait_timeout=0.3)
+
+
+def test_a_name_taken_twice_is_refused() -> None:
+    nodes = {"a": {"client-name": "client-1"}, "b": {"client-name": "client-1"}}
+    grid = LocalGrid(nodes, toy.handler())
+    with pytest.raises(TooFewClients, match="'client-1' is taken"):
+        run(grid, min_available_nodes=2, wait_timeout=0.3)
+
+
+def test_a_client_that_leaves_and_comes_back() -> None:
+    grid = toy.grid(3)
+    node = grid.node("client-2")
+
+    def absent(name: str, request: Request) -> Reply:
+        if name == "client-0":
+            (grid.offline.add if request.server_round == 1 else grid.offline.discard)(
+                node
+            )
+        return toy.add_number(name, request)
+
+    grid._handler = toy.handler(absent)
+    run(grid, rounds=3)
+    by_round = [
+        (c, Request.from_records(m.content).server_round)
+        for c, m, _ in grid.log
+        if m.metadata.message_type == "train"
+    ]
+    assert [c for c, t in by_round if t == 2] == ["client-0", "client-1"]
+    assert [c for c, t in by_round if t == 3] == ["client-0", "client-1", "client-2"]
+
+
+def test_evaluation_every_k_rounds_and_at_the_end() -> None:
+    _, result = run(toy.grid(3), rounds=5, evaluate_every=2)
+    assert list(result.evaluate_metrics_clientapp) == [2, 4, 5]
+    _, result = run(toy.grid(3), rounds=2, fraction_evaluate=0.0)
+    assert result.evaluate_metrics_clientapp == {}
+
+
+def test_all_clients_are_evaluated_though_few_train() -> None:
+    grid = toy.grid(10)
+    run(grid, fraction_train=0.2)
+    evaluated = [c for c, m, _ in grid.log if m.metadata.message_type == "evaluate"]
+    assert len(trained(grid)) == 2
+    assert sorted(evaluated) == [f"client-{i}" for i in range(10)]
+
+
+def test_an_impossible_evaluation_is_refused() -> None:
+    def boastful(name: str, request: Request) -> Reply:
+        reply = toy.evaluation(name, request)
+        if name == "client-2":
+            reply = Reply(metrics={**reply.metrics, "correct": [11, 0]})
+        return reply
+
+    grid = toy.grid(3)
+    grid._handler = toy.handler(evaluate=boastful)
+    _, result = run(grid)
+    assert result.evaluate_metrics_clientapp[1]["accuracy-mean"] == pytest.approx(0.05)
+
+
+def test_central_evaluation_is_called() -> None:
+    seen = []
+    strategy = FedAvg(toy.settings())
+    strategy.start(
+        toy.grid(2),
+        toy.initial(),
+        num_rounds=2,
+        evaluate_fn=lambda t, arrays: seen.append((t, len(arrays))),  # type: ignore
+    )
+    assert seen == [(0, 2), (1, 2), (2, 2)]
+
+
+def test_results_folder(tmp_path: Path) -> None:
+    settings = toy.settings(output_dir=str(tmp_path), experiment="trial")
+    results = Results.create(settings)
+    _, result = run(toy.grid(3), rounds=2, results=results)
+    folder = tmp_path / "trial"
+    assert json.loads((folder / "settings.json").read_text())["versions"]["flwr"]
+    rounds = [json.loads(r) for r in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert [record["round"] for record in rounds] == [1, 2]
+    # Four float32 parameters each way.
+    assert rounds[0]["train"]["down_bytes_per_client"] == 16
+    assert rounds[0]["train"]["up_bytes_per_client"] == 16
+    assert rounds[0]["evaluate"]["up_bytes_per_client"] == 0
+    with (folder / "clients.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 2 * 3 * 3  # rounds, clients, two exits and the early one
+    assert {row["exit"] for row in rows} == {"1", "2", "early"}
+    from safetensors.numpy import load_file
+
+    stored = load_file(folder / "shared.safetensors")
+    for key, value in from_record(result.arrays).items():
+        np.testing.assert_array_equal(stored[key], value)
+    with pytest.raises(ValueError, match="already holds the results"):
+        Results.create(settings)
+    with pytest.raises(ValueError, match="letters, digits"):
+        Results.create(toy.settings(output_dir=str(tmp_path), experiment="../x"))
+
+
+def test_replies_are_fetched_in_portions_and_not_hoarded() -> None:
+    from server_app.exchange import exchange
+
+    grid = toy.grid(6)
+    asked: list[int] = []
+    pull = grid.pull_messages
+
+    def counting(ids: Any) -> Any:
+        asked.append(len(list(ids)))
+        return pull(ids)
+
+    grid.pull_messages = counting  # type: ignore[method-assign]
+    messages = [
+        Message(
+            Request(experiment="", server_round=1, shared=toy.INITIAL).to_records(),
+            node,
+            "train",
+        )
+        for node in grid.get_node_ids()
+    ]
+    replies = exchange(
+        grid,
+        messages,
+        timeout=5,
+        reply_bytes=32 * 2**20,
+        on_failure=lambda *_: pytest.fail("no failure expected"),
+    )
+    next(replies)
+    assert asked == [2]  # 64 MiB hold two replies; the rest was not asked for yet
+    assert len(list(replies)) == 5
