@@ -59,7 +59,7 @@ class LocalData:
 
     def ordered(self, batch_size: int) -> Iterator[Batch]:
         """Yield all samples in order, unchanged."""
-        for rows in torch.arange(len(self)).split(batch_size):
+        for rows in torch.split(torch.arange(len(self)), batch_size):
             yield self._batch(rows, None)
 
     def _batch(self, rows: Tensor, generator: torch.Generator | None) -> Batch:
@@ -74,7 +74,7 @@ class LocalData:
 
 
 def _portions(order: Tensor, size: int) -> list[Tensor]:
-    portions = list(order.split(size))
+    portions = list(torch.split(order, size))
     if len(portions) > 1 and len(portions[-1]) == 1:
         single = portions.pop()
         portions[-1] = torch.cat([portions[-1], single])

@@ -44,7 +44,9 @@ def evaluate(
         for index, logits in enumerate(outputs):
             right = logits.argmax(dim=1) == batch.targets
             correct[index] += int(right.sum())
-            loss[index] += float(F.cross_entropy(logits, batch.targets, reduction="sum"))
+            loss[index] += float(
+                F.cross_entropy(logits, batch.targets, reduction="sum")
+            )
             leaves = inside.clone()
             if index < len(outputs) - 1:
                 leaves &= logits.softmax(dim=1).amax(dim=1) >= threshold

@@ -21,7 +21,7 @@ def joint_cross_entropy(logits_nc: Sequence[Tensor], targets_n: Tensor) -> Tenso
 
 
 def distillation(student_nc: Tensor, teacher_nc: Tensor, temperature: float) -> Tensor:
-    """Return T²·KL(softmax(z_teacher / T) ‖ softmax(z_student / T)), mean over the batch.
+    """Return T²·KL(softmax(z_teacher / T) ‖ softmax(z_student / T)), the batch's mean.
 
     The teacher's logits are detached: no gradient flows into them.
     """
@@ -41,7 +41,7 @@ def xfed_loss(
     ce_weight: float,
     temperature: float,
 ) -> Tensor:
-    """Return Σ_{j∈S} (w_ce CE_j + w_kd KD_j), KD of the last exit being 0 (X-FED, Eq. 5).
+    """Return Σ_{j∈S} (w_ce CE_j + w_kd KD_j) with KD_m = 0 (X-FED, Eq. 5).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""This node: its own configuration, its data, its device."""
+"""The node: its own configuration, its data, its device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from client_app.personal_state import FileStore, MemoryStore, Store
 from client_app.trainer import Client
 from common.data import DataSpec, load_client_data
 from common.models import build_network, early_exit_macs, model_name
-from common.settings import Settings, SettingsError, check_model
+from common.schema import SettingsError
+from common.settings import Settings, check_model
 
 NODE_KEYS = {
     "client-name": "stable name of this client; default: folder or partition id",
@@ -127,16 +128,14 @@ def _model(settings: Settings, node: NodeConfig) -> str:
         raise SettingsError(problems)
     if model == "heterogeneous" and node.partition_id < 0:
         raise SettingsError(
-            ["model = 'heterogeneous' needs partition-id, or a model in the node-config"]
+            ["model = 'heterogeneous' needs partition-id, or model in the node-config"]
         )
     return model_name(model, node.partition_id)
 
 
 def _device(name: str) -> torch.device:
     try:
-        device = torch.device(
-            name or ("cuda" if torch.cuda.is_available() else "cpu")
-        )
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise SettingsError(

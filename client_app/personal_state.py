@@ -1,8 +1,9 @@
 """What stays on the client between rounds, and how it survives.
 
-In a simulation the state lives in Flower's ``Context.state``. On a deployed node that is
-only in the memory of the SuperNode and gone with it; so with ``state-dir`` in the node's
-configuration the state is a file, ``state-dir/<experiment>/<client>.safetensors``.
+In a simulation the state lives in Flower's ``Context.state``. On a deployed node that
+is only in the memory of the SuperNode and gone with it; so with ``state-dir`` in the
+node's configuration the state is a file,
+``state-dir/<experiment>/<client>.safetensors``.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class StateError(ValueError):
 class PersonalState:
     """Everything personal of one client.
 
-    ``arrays`` holds the parameters that are not shared (``model.<name>``) and, where the
-    optimizer state is personal, momentum (``momentum.<module>.<name>``).
+    ``arrays`` holds the parameters that are not shared (``model.<name>``) and, where
+    the optimizer state is personal, momentum (``momentum.<module>.<name>``).
     """
 
     method: str
@@ -54,7 +55,7 @@ class PersonalState:
         }
 
     def check(self, method: str, model: str, where: str) -> None:
-        """Raise :class:`StateError` where the state belongs to another method or model."""
+        """Raise :class:`StateError` where the state is of another method or model."""
         if (self.method, self.model) != (method, model):
             raise StateError(
                 f"{where} belongs to method {self.method!r} with model {self.model!r}, "

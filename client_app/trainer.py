@@ -55,7 +55,9 @@ class Trainer:
 
     def loss(self, network: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of one batch: joint cross-entropy over the exits."""
-        return joint_cross_entropy(logits_per_exit(network, batch.inputs), batch.targets)
+        return joint_cross_entropy(
+            logits_per_exit(network, batch.inputs), batch.targets
+        )
 
     def train(
         self, request: Request, state: PersonalState | None
@@ -91,8 +93,8 @@ class Trainer:
         return self.place(network)
 
     def place(self, module: nn.Module) -> nn.Module:
-        """Move a module to the training device, convolutions in channels-last layout."""
-        return module.to(self.client.device, memory_format=torch.channels_last)
+        """Move a module to the training device, convolutions in channels-last."""
+        return module.to(self.client.device).to(memory_format=torch.channels_last)
 
     def local(self, *, test: bool = False) -> LocalData:
         """Return the client's training (or test) data on the training device."""
@@ -149,7 +151,7 @@ class Trainer:
     def reply(
         self, module: nn.Module, loss: float, groups: dict[str, State] | None = None
     ) -> Reply:
-        """Make the reply to ``train``: the shared part of `module`, n_k and the loss."""
+        """Make the reply to ``train``: the shared part of `module`, n_k, the loss."""
         return Reply(
             shared=read_state(module, keys_to_share(module, self.settings)),
             groups=groups or {},

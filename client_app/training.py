@@ -100,7 +100,9 @@ def _single_sample(module: nn.Module, samples: int) -> Iterator[None]:
     """Let BatchNorm use its running statistics for a batch of one sample."""
     layers = []
     if samples == 1:
-        layers = [m for m in module.modules() if isinstance(m, _BatchNorm) and m.training]
+        layers = [
+            m for m in module.modules() if isinstance(m, _BatchNorm) and m.training
+        ]
     for layer in layers:
         layer.eval()
     try:

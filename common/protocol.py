@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from flwr.common import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
@@ -84,8 +84,8 @@ class Request:
     """The shared parameters."""
     groups: Mapping[str, State] = field(default_factory=dict)
     """Further arrays of the method, e.g. X-FED's ``teacher``."""
-    values: Mapping[str, Numbers] = field(default_factory=dict)
-    """Further numbers of the method, e.g. X-FED's ``students``."""
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Further scalars and lists of the method, e.g. X-FED's ``students``."""
 
     def to_records(self, shared: ArrayRecord | None = None) -> RecordDict:
         """Return the content of the message.
@@ -125,7 +125,7 @@ class Request:
             server_round=server_round,
             shared=_arrays(records, ARRAYS),
             groups=_groups(records),
-            values=cast(Mapping[str, Numbers], config),
+            values=config,
         )
 
 

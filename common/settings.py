@@ -9,12 +9,12 @@ settings stand behind the method's name (``xfed.mu``).
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Final, Literal, TypeVar, cast
+from typing import Any, ClassVar, Final, Literal, TypeVar
 
-Scalar = bool | int | float | str
+from common.schema import Key, Scalar, SettingsError, setting
+
 Scope = Literal["all", "backbone", "extractor", "none"]
 
 HETEROGENEOUS: Final = "heterogeneous"
@@ -23,52 +23,6 @@ HETEROGENEOUS: Final = "heterogeneous"
 EARLY_EXIT_MODELS: Final = ("convnet", "resnet18", "transformer")
 SINGLE_EXIT_MODELS: Final = ("cnn-1", "cnn-2", "cnn-3", "cnn-4", "cnn-5")
 TEXT_DATASETS: Final = ("agnews",)
-
-
-class SettingsError(ValueError):
-    """One or more settings are wrong; the message lists every problem."""
-
-    def __init__(self, problems: list[str]) -> None:
-        self.problems = problems
-        lines = "\n".join(f"  - {problem}" for problem in problems)
-        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-        super().__init__(f"{count} in the settings:\n{lines}")
-
-
-def setting(
-    default: Scalar,
-    help: str,
-    *,
-    choices: tuple[str, ...] | None = None,
-    minimum: float | None = None,
-    maximum: float | None = None,
-    above: float | None = None,
-) -> Any:
-    """Declare one setting: its default, its meaning and the values it may take.
-
-    Parameters
-    ----------
-    default
-        Value used where the user gives none; its type is the setting's type.
-    help
-        One sentence for the settings table of the README.
-    choices
-        The allowed strings.
-    minimum, maximum
-        Inclusive bounds.
-    above
-        Exclusive lower bound.
-    """
-    return dataclasses.field(
-        default=default,
-        metadata={
-            "help": help,
-            "choices": choices,
-            "minimum": minimum,
-            "maximum": maximum,
-            "above": above,
-        },
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,9 +227,7 @@ class XFedSettings(MethodSettings):
 
     shares: ClassVar[Scope] = "backbone"
 
-    mu: float = setting(
-        0.6, "Regularisation of teacher matching (Sec. 4.3).", above=0
-    )
+    mu: float = setting(0.6, "Regularisation of teacher matching (Sec. 4.3).", above=0)
     lambda_: float = setting(1.0, "Weight of distillation (Eq. 5).", minimum=0)
     temperature: float = setting(2.0, "Temperature of distillation.", above=0)
     schedule: str = setting(
@@ -361,14 +313,12 @@ class Settings:
 class GeneralSettings:
     """Keys that stand in :class:`Settings` itself."""
 
-    method: str = setting(
-        "xfed", "The algorithm.", choices=tuple(METHOD_SETTINGS)
-    )
+    method: str = setting("xfed", "The algorithm.", choices=tuple(METHOD_SETTINGS))
     model: str = setting(
         "convnet",
-        "Network of every client, or `heterogeneous` (client i gets CNN-((i mod 5)+1)), "
-        "or `package.module:function` of your own. A node's own `model` goes first "
-        "where the method allows different networks.",
+        "Network of every client, or `heterogeneous` (client i gets "
+        "CNN-((i mod 5)+1)), or `package.module:function` of your own. A node's own "
+        "`model` goes first where the method allows different networks.",
     )
     seed: int = setting(
         0,
@@ -385,64 +335,6 @@ SECTIONS: Final[list[tuple[str, type[Any]]]] = [
     *((f"{name}.", cls) for name, cls in METHOD_SETTINGS.items()),
 ]
 """Prefix of the keys and the class that holds them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """One documented key of the run configuration."""
-
-    name: str
-    section: type[Any]
-    field: dataclasses.Field[Any]
-
-    @property
-    def default(self) -> Scalar:
-        """Value used where the user gives none."""
-        return cast(Scalar, self.field.default)
-
-    @property
-    def help(self) -> str:
-        """Meaning of the setting."""
-        return str(self.field.metadata["help"])
-
-    def allowed(self) -> str:
-        """Describe the allowed values in words."""
-        meta = self.field.metadata
-        if meta["choices"]:
-            return "one of " + ", ".join(meta["choices"])
-        kind = {bool: "true or false", int: "a whole number", float: "a number"}.get(
-            type(self.default), "text"
-        )
-        bounds = [
-            f"{word} {meta[name]:g}"
-            for name, word in (
-                ("above", "above"),
-                ("minimum", "at least"),
-                ("maximum", "at most"),
-            )
-            if meta[name] is not None
-        ]
-        return " ".join([kind, " and ".join(bounds)]).strip()
-
-    def check(self, value: object) -> Scalar | None:
-        """Return `value` in the setting's type, or None where it is not allowed."""
-        kind = type(self.default)
-        if kind is float and type(value) is int:
-            value = float(value)
-        if type(value) is not kind:
-            return None
-        meta = self.field.metadata
-        if meta["choices"]:
-            return cast(Scalar, value) if value in meta["choices"] else None
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            ok = (
-                value == value  # not NaN
-                and (meta["minimum"] is None or value >= meta["minimum"])
-                and (meta["maximum"] is None or value <= meta["maximum"])
-                and (meta["above"] is None or value > meta["above"])
-            )
-            return value if ok else None
-        return cast(Scalar, value)
 
 
 def keys() -> Iterator[Key]:
@@ -573,3 +465,9 @@ def _contradictions(settings: Settings) -> list[str]:
             f"class-names has {len(names)} names but num-classes = {data.num_classes}"
         )
     return problems
+
+
+if __name__ == "__main__":
+    from common.schema import documentation
+
+    print(documentation(keys()))

@@ -20,7 +20,9 @@ def read_state(module: nn.Module, keys: Iterable[str]) -> State:
 
 
 @torch.no_grad()
-def write_state(module: nn.Module, state: Mapping[str, npt.NDArray[np.generic]]) -> None:
+def write_state(
+    module: nn.Module, state: Mapping[str, npt.NDArray[np.generic]]
+) -> None:
     """Set entries of the module's ``state_dict``; others keep their value.
 
     Raises
@@ -38,8 +40,8 @@ def write_state(module: nn.Module, state: Mapping[str, npt.NDArray[np.generic]])
         if entries[key].shape != value.shape:
             raise ValueError(
                 f"received {key!r} of shape {tuple(value.shape)}, but the network has "
-                f"{tuple(entries[key].shape)}: server and client disagree on the model, "
-                "the number of classes or the image size"
+                f"{tuple(entries[key].shape)}: server and client disagree on the "
+                "model, the number of classes or the image size"
             )
         entries[key].copy_(torch.as_tensor(value))
 

@@ -19,8 +19,8 @@ class OrderedMean:
     Floating-point sums depend on their order, so states are summed (in float64) in the
     order given at the start, whatever the order of arrival: the result is the same, bit
     for bit, however fast each client was. States that come before their turn wait; what
-    waits beyond `waiting_bytes` is kept in temporary files, so memory stays at about the
-    sum and two states, however many clients there are.
+    waits beyond `waiting_bytes` is kept in temporary files, so memory stays at about
+    the sum and two states, however many clients there are.
 
     Parameters
     ----------

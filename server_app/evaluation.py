@@ -72,12 +72,13 @@ class Evaluation:
         average = self.accuracy()
         early = np.array([_scalar(m, "early-correct") for m in metrics])
         examples = np.array([_scalar(m, NUM_EXAMPLES) for m in metrics])
+        early_macs = [self._early_macs(name) for name in self._metrics]
         summary: dict[str, Numbers] = {
             "accuracy-mean": float(average.mean()),
             "accuracy-std": float(average.std()),
             "early-accuracy-mean": float((early / examples).mean()),
             "early-accuracy-std": float((early / examples).std()),
-            "early-macs-mean": float(np.mean([self._early_macs(name) for name in self._metrics])),
+            "early-macs-mean": float(np.mean(early_macs)),
             "clients": len(metrics),
         }
         per_exit = [_accuracy(m) for m in metrics]
@@ -99,8 +100,8 @@ class Evaluation:
             for index, (accuracy, loss, macs) in enumerate(columns, start=1):
                 yield server_round, name, index, accuracy, loss, examples, macs
             early = _scalar(metrics, "early-correct") / examples
-            macs = self._early_macs(name)
-            yield server_round, name, "early", early, "", examples, macs
+            cost = self._early_macs(name)
+            yield server_round, name, "early", early, "", examples, cost
 
     def _early_macs(self, name: str) -> float:
         """Return the mean multiply-accumulates per sample under the exit policy."""

@@ -56,7 +56,8 @@ def project_to_simplex(points: Matrix) -> Matrix:
     positive = descending * np.arange(1, size + 1) > excess
     support = positive.sum(axis=-1, keepdims=True)
     threshold = np.take_along_axis(excess, support - 1, axis=-1) / support
-    return np.maximum(points - threshold, 0.0)
+    projected: Matrix = np.maximum(points - threshold, 0.0)
+    return projected
 
 
 def match_teachers(similarity: Matrix, mu: float) -> Matrix:

@@ -23,7 +23,14 @@ class Progress:
         now = time.monotonic()
         if now - self._spoken >= _INTERVAL and done < total:
             self._spoken = now
-            log(INFO, "%s %s %d/%d clients", self._round(server_round), phase, done, total)
+            log(
+                INFO,
+                "%s %s %d/%d clients",
+                self._round(server_round),
+                phase,
+                done,
+                total,
+            )
 
     def finished(self, server_round: int, text: str) -> None:
         """Report a finished round and the time that the others will take."""

@@ -1,7 +1,7 @@
 """Student selection of X-FED: which exits learn from the last one in a round.
 
-Source: "Federated Personalization of Early-Exit Networks" (CIKM 2026), Sec. 4.2 and, for
-the schedules, Sec. 5.4.3. Notation: m exits, s sampled clients, round t of T.
+Source: "Federated Personalization of Early-Exit Networks" (CIKM 2026), Sec. 4.2 and,
+for the schedules, Sec. 5.4.3. Notation: m exits, s sampled clients, round t of T.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def least_conflicting(
 ) -> npt.NDArray[np.intp]:
     """Choose the clients whose next exit becomes a student, by conflict.
 
-    Starting from all clients, the one with the most negative Σ_i δ_ie over the remaining
-    clients is removed until `keep` remain, with δ_ij = min(0, cos(Δ_i, Δ_j)). Ties are
-    broken by client order. O(s²).
+    Starting from all clients, the one with the most negative Σ_i δ_ie over the
+    remaining clients is removed until `keep` remain, δ_ij = min(0, cos(Δ_i, Δ_j)).
+    Ties are broken by client order. O(s²).
 
     Parameters
     ----------

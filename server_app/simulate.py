@@ -19,7 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from common.presets import merge, names, to_run_config
-from common.settings import METHOD_SETTINGS, Scalar
+from common.schema import Scalar
+from common.settings import METHOD_SETTINGS
 from server_app.summary import table
 
 APP = Path(__file__).resolve().parent.parent
@@ -105,9 +106,7 @@ def main() -> None:
     arguments = parser.parse_args()
     folder = arguments.output_dir.resolve()
     try:
-        configs = plan(
-            arguments.runs, arguments.set, arguments.num_supernodes, folder
-        )
+        configs = plan(arguments.runs, arguments.set, arguments.num_supernodes, folder)
     except ValueError as error:
         parser.error(str(error))
     for config in configs:

@@ -9,7 +9,6 @@ beside them).
 from __future__ import annotations
 
 import math
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,14 @@ from logging import INFO, WARNING
 from typing import Any
 
 import numpy as np
-from flwr.common import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, log
+from flwr.common import (
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MessageType,
+    MetricRecord,
+    log,
+)
 from flwr.server import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -37,6 +43,7 @@ from common.state import State, num_bytes
 from server_app.averaging import OrderedMean
 from server_app.evaluation import Evaluation
 from server_app.exchange import exchange
+from server_app.phase import Phase, round_line
 from server_app.progress import Progress
 from server_app.results import Results
 from server_app.roster import Client, Roster
@@ -53,45 +60,6 @@ class Instruction:
 
     groups: Mapping[str, State] = field(default_factory=dict)
     values: Mapping[str, Numbers] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class _Phase:
-    """Training or evaluation of one round."""
-
-    name: str
-    server_round: int
-    clients: list[Client]
-    down_bytes: int = 0
-    up_bytes: int = 0
-    accepted: dict[str, Reply] = field(default_factory=dict)
-    failures: dict[str, str] = field(default_factory=dict)
-    mean: OrderedMean | None = None
-
-    def fail(self, client: str, reason: str) -> None:
-        """Count a client out, with the reason."""
-        self.failures[client] = _essence(reason)
-        if self.mean is not None:
-            self.mean.drop(client)
-        log(
-            WARNING,
-            "round %d: %s of %s does not count: %s",
-            self.server_round,
-            self.name,
-            client,
-            self.failures[client],
-        )
-
-    def record(self) -> dict[str, Any]:
-        """Return the phase's part of the round's record."""
-        count = max(len(self.clients), 1)
-        return {
-            "clients": [client.name for client in self.clients],
-            "replied": sorted(self.accepted),
-            "failures": self.failures,
-            "down_bytes_per_client": self.down_bytes / count,
-            "up_bytes_per_client": self.up_bytes / max(len(self.accepted), 1),
-        }
 
 
 class PersonalizedStrategy(Strategy):
@@ -119,7 +87,7 @@ class PersonalizedStrategy(Strategy):
         self.num_rounds = settings.run.num_server_rounds
         self.timeout = settings.run.round_timeout
         self._template: State = {}
-        self._phase = _Phase("training", 0, [])
+        self._phase = Phase("training", 0, [])
         self._progress = Progress(1, self.num_rounds)
 
     @classmethod
@@ -182,7 +150,7 @@ class PersonalizedStrategy(Strategy):
         clients = self._sample(
             "train", server_round, self.roster.refresh(grid), self._fraction_train
         )
-        self._phase = _Phase("training", server_round, clients)
+        self._phase = Phase("training", server_round, clients)
         if not self._template:
             self._template = from_record(arrays)
         instructions = self.instruct_training(server_round, [c.name for c in clients])
@@ -234,7 +202,7 @@ class PersonalizedStrategy(Strategy):
         clients = self._sample(
             "evaluate", server_round, with_data, self.settings.run.fraction_evaluate
         )
-        self._phase = _Phase("evaluation", server_round, clients)
+        self._phase = Phase("evaluation", server_round, clients)
         instructions = self.instruct_evaluation(server_round, [c.name for c in clients])
         return self._messages(MessageType.EVALUATE, arrays, config, instructions)
 
@@ -320,14 +288,15 @@ class PersonalizedStrategy(Strategy):
                     result.evaluate_metrics_clientapp[server_round] = metrics
                     record["evaluate"] |= dict(metrics)
                 record["evaluate"]["seconds"] = time.monotonic() - evaluation_start
-            if evaluate_fn and (
-                metrics := evaluate_fn(server_round, result.arrays)
-            ) is not None:
+            if (
+                evaluate_fn
+                and (metrics := evaluate_fn(server_round, result.arrays)) is not None
+            ):
                 result.evaluate_metrics_serverapp[server_round] = metrics
             record["seconds"] = time.monotonic() - round_start
             if self.results is not None:
                 self.results.add_round(record)
-            self._progress.finished(server_round, _line(record))
+            self._progress.finished(server_round, round_line(record))
             if failed_rounds >= self.settings.run.max_failed_rounds:
                 raise RunFailed(
                     f"{failed_rounds} rounds in a row had no quorum, the last one "
@@ -383,7 +352,7 @@ class PersonalizedStrategy(Strategy):
                 server_round=phase.server_round,
                 shared={},
                 groups=instruction.groups,
-                values={**dict(config), **instruction.values},  # type: ignore[dict-item]
+                values={**config, **instruction.values},
             )
             phase.down_bytes += shared_bytes + sum(
                 num_bytes(state) for state in instruction.groups.values()
@@ -453,31 +422,5 @@ class PersonalizedStrategy(Strategy):
             vet_state(reply.groups[group], template, f"{group} of {name}")
 
 
-def _essence(reason: str) -> str:
-    """Return the message at the end of a reason that may hold a stack trace."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", reason.replace("\\n", "\n"))
-    lines = [line.strip(" '\">") for line in plain.splitlines()]
-    lines = [line for line in lines if line]
-    if "Traceback" not in plain and "File " not in plain:
-        return " ".join(lines) or "no reason given"
-    return lines[-1]
-
-
 def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else math.nan
-
-
-def _line(record: Mapping[str, Any]) -> str:
-    """Return one short line on a round."""
-    train = record["train"]
-    parts = [f"trained {len(train['replied'])}/{len(train['clients'])}"]
-    if TRAIN_LOSS in train:
-        parts.append(f"loss {train[TRAIN_LOSS]:.3f}")
-    evaluate = record.get("evaluate", {})
-    if "accuracy-mean" in evaluate:
-        parts.append(
-            f"accuracy {100 * evaluate['accuracy-mean']:.2f} "
-            f"± {100 * evaluate['accuracy-std']:.2f} %"
-        )
-    parts.append(f"{record['seconds']:.1f} s")
-    return ", ".join(parts)

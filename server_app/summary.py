@@ -35,7 +35,8 @@ def table(folders: Sequence[Path]) -> str:
     rows = [_HEADER, *(_row(folder) for folder in folders)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_HEADER))]
     lines = [
-        "| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True))
+        "| "
+        + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True))
         + " |"
         for row in rows
     ]

@@ -25,7 +25,7 @@ def cache_root(settings: DataSettings) -> Path:
     if settings.cache_dir:
         return Path(settings.cache_dir).expanduser().absolute()
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "flower-personalised"
+    return Path(base) / "flower-personalized"
 
 
 def digest(*parts: object) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from common.data.extras import needs_extra
 from common.data.files import find_parts
 from common.data.read import RawPart, read_part
 from common.data.spec import KNOWN
@@ -58,13 +59,9 @@ def fetch(dataset: str, folder: Path) -> dict[str, RawPart]:
 
 def _digits() -> RawPart:
     """Return the handwritten digits of scikit-learn: 1,797 grey images of 8x8."""
-    try:
+    with needs_extra("dataset = 'digits'"):
         from sklearn.datasets import load_digits
-    except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(
-            "dataset = 'digits' comes with scikit-learn: install the extra datasets, "
-            "pip install 'flower-personalized[datasets]'"
-        ) from error
+
     images, labels = load_digits(return_X_y=True)
     grey = np.round(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
     return RawPart(list(grey), labels.tolist(), "digits of scikit-learn")
@@ -83,7 +80,8 @@ def _from_torchvision(dataset: str, folder: Path) -> dict[str, RawPart]:
 
 
 def _download_from_hub(repository: str, folder: Path) -> None:
-    from huggingface_hub import snapshot_download
+    with needs_extra("the Hugging Face hub"):
+        from huggingface_hub import snapshot_download
 
     snapshot_download(
         repository,

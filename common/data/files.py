@@ -35,7 +35,7 @@ class Part:
     folder
         The data set's folder, for messages.
     files
-        In natural order.
+        Parquet and ``.npz`` in natural order, images in the order of their paths.
     class_names
         Per file, for image folders only: the folder in ``train`` that holds it.
     """
@@ -113,8 +113,8 @@ def _images(folder: Path) -> Iterator[tuple[Path, str]]:
     """Yield the images below ``folder/<class>`` with the name of the class."""
     for class_folder in client_folders(folder):
         for place, folders, files in os.walk(class_folder):
-            folders.sort(key=natural_key)
-            for file in sorted(files, key=natural_key):
+            folders.sort()
+            for file in sorted(files):
                 suffix = os.path.splitext(file)[1].lower()
                 if suffix in _IMAGE_SUFFIXES and file[0] != ".":
                     yield Path(place, file), class_folder.name

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from common.data.extras import needs_extra
 from common.seeding import derive_seed
 from common.settings import DataSettings
 
@@ -90,14 +91,8 @@ def partitioner_version() -> str:
     ModuleNotFoundError
         If flwr-datasets is not installed; says how to install it.
     """
-    try:
+    with needs_extra("dealing one data set out to clients"):
         version = metadata.version("flwr-datasets")
-    except metadata.PackageNotFoundError as error:
-        raise ModuleNotFoundError(
-            "dealing one data set out to clients needs flwr-datasets: install the "
-            "extra datasets, pip install 'flower-personalized[datasets]', or give "
-            "every client data of its own by data-path"
-        ) from error
     return f"flwr-datasets {version}, numpy {np.__version__}"
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
+from common.data.extras import needs_extra
 from common.data.spec import VOCABULARY
 
 if TYPE_CHECKING:
@@ -41,8 +42,10 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int = VOCABULARY) -> Token
     vocabulary
         Upper bound of the number of tokens.
     """
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-    from tokenizers.trainers import BpeTrainer
+    with needs_extra("text"):
+        from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+        from tokenizers.processors import TemplateProcessing
+        from tokenizers.trainers import BpeTrainer
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -56,7 +59,7 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int = VOCABULARY) -> Token
             show_progress=False,
         ),
     )
-    tokenizer.post_processor = processors.TemplateProcessing(
+    tokenizer.post_processor = TemplateProcessing(
         single=f"{CLASSIFICATION} $A",
         special_tokens=[(CLASSIFICATION, tokenizer.token_to_id(CLASSIFICATION))],
     )
@@ -72,7 +75,8 @@ def load_tokenizer(file: Path, vocabulary: int = VOCABULARY) -> Tokenizer:
         If the file is no tokenizer, or has too many tokens, another padding id than 0,
         or does not start a text with ``[CLS]``.
     """
-    from tokenizers import Tokenizer
+    with needs_extra("text"):
+        from tokenizers import Tokenizer
 
     try:
         tokenizer = Tokenizer.from_file(str(file))

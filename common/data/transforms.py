@@ -104,8 +104,9 @@ def _crop_and_flip(images: Tensor, generator: torch.Generator) -> Tensor:
     columns = left[:, None] + torch.where(flipped[:, None], x.flip(0), x)
     rows = top[:, None] + torch.arange(height)
     places = rows[:, :, None] * padded.shape[3] + columns[:, None, :]
-    places = places.view(n, 1, -1).expand(n, channels, -1).to(images.device)
-    return padded.flatten(2).gather(2, places).view_as(images)
+    places_n1p = places.flatten(1).to(images.device)[:, None]
+    pixels_ncp = padded.flatten(2).gather(2, places_n1p.expand(-1, channels, -1))
+    return pixels_ncp.view_as(images)
 
 
 def _erase(images: Tensor, generator: torch.Generator) -> Tensor:

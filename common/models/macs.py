@@ -7,8 +7,8 @@ tool treats alike, too); an adaptive average pool costs k + 1 per output value, 
 is the number of inputs it averages; activations, max-pools, softmax, embeddings and
 additions are free.
 
-Of the Transformer X-FED states 811.57 M MACs; counting every product once gives 416.56 M
-for the same network. With T tokens, d = d_model, a
+Of the Transformer X-FED states 811.57 M MACs; counting every product once gives
+416.56 M for the same network. With T tokens, d = d_model, a
 feed-forward of f units and c classes, n blocks and one exit cost
 n·(4·T·d² + 2·T²·d + 2·T·d·f + 8·T·d) + d·c.
 """

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import tomli
 
-from common.settings import Scalar, SettingsError, parse_settings
+from common.schema import Scalar, SettingsError
+from common.settings import parse_settings
 
 FOLDER = Path(__file__).parent
 

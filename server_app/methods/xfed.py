@@ -107,7 +107,7 @@ class XFed(PersonalizedStrategy):
     def instruct_evaluation(
         self, server_round: int, clients: Sequence[str]
     ) -> Sequence[Instruction]:
-        """Send teachers where they are to be evaluated instead of the own last exits."""
+        """Send teachers where they, not the own last exits, are to be evaluated."""
         if self.xfed.evaluate_exit == "own":
             return super().instruct_evaluation(server_round, clients)
         similarity = cosine_similarity([self.updates.get(c) for c in clients])

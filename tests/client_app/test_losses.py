@@ -23,8 +23,8 @@ def test_joint_cross_entropy_by_hand() -> None:
 
 
 def test_distillation_by_hand() -> None:
-    # T = 2: teacher logits 2 ln 3 and 0 give softmax (3/4, 1/4), the student's (1/2, 1/2):
-    # KL = 3/4 ln(3/2) + 1/4 ln(1/2), times T^2.
+    # T = 2: teacher logits 2 ln 3 and 0 give softmax (3/4, 1/4), the student's
+    # (1/2, 1/2): KL = 3/4 ln(3/2) + 1/4 ln(1/2), times T^2.
     teacher = torch.tensor([[2 * math.log(3.0), 0.0]])
     student = torch.zeros(1, 2)
     expected = 4 * (0.75 * math.log(1.5) + 0.25 * math.log(0.5))

@@ -23,7 +23,11 @@ STATE = PersonalState(
 
 def same(a: PersonalState | None, b: PersonalState) -> None:
     assert a is not None
-    assert (a.method, a.model, a.rounds_trained) == (b.method, b.model, b.rounds_trained)
+    assert (a.method, a.model, a.rounds_trained) == (
+        b.method,
+        b.model,
+        b.rounds_trained,
+    )
     assert a.arrays.keys() == b.arrays.keys()
     for key, value in b.arrays.items():
         assert a.arrays[key].dtype == value.dtype

@@ -55,7 +55,7 @@ def test_two_clients_by_hand() -> None:
 
 
 def test_own_weight_with_unrelated_others() -> None:
-    # s = 10, mu = 0.6, c_j = 0: k_i = 1/10 + (1 - 1/10) / 1.2 = 0.85, others 0.1 - 1/12.
+    # s = 10, mu = 0.6, c_j = 0: k_i = 1/10 + (1 - 1/10) / 1.2 = 0.85, others 1/60.
     weights = match_teachers(np.eye(10), mu=0.6)
     np.testing.assert_allclose(np.diag(weights), 0.85)
     np.testing.assert_allclose(weights[0, 1:], 0.1 - 0.1 / 1.2)

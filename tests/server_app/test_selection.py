@@ -87,7 +87,7 @@ def test_removes_the_most_conflicting_by_hand() -> None:
 
 
 def test_ties_survive_rounding() -> None:
-    # After client 2 is gone, all sums are exactly 0 on paper, -0.1-0.2+0.1+0.2 in floats.
+    # After client 2 is gone all sums are 0 on paper, -0.1-0.2+0.1+0.2 in floats.
     similarity = np.eye(4)
     similarity[2, :2] = similarity[:2, 2] = [-0.1, -0.2]
     assert least_conflicting(similarity, 2).tolist() == [1, 3]

@@ -53,7 +53,11 @@ def federation(
 def uploads(grid: LocalGrid, kind: str = "train") -> list[tuple[str, Request, Reply]]:
     """Return client, request and reply of every message of one kind."""
     return [
-        (client, Request.from_records(message.content), Reply.from_records(reply.content))
+        (
+            client,
+            Request.from_records(message.content),
+            Reply.from_records(reply.content),
+        )
         for client, message, reply in grid.log
         if reply is not None and message.metadata.message_type == kind
     ]

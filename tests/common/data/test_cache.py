@@ -82,8 +82,8 @@ def test_digest_tells_values_apart_and_is_stable():
 def test_place_of_the_cache(settings, monkeypatch, tmp_path):
     assert cache_root(settings(cache_dir="/x/y")) == Path("/x/y")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_root(settings(cache_dir="")) == tmp_path / "flower-personalised"
+    assert cache_root(settings(cache_dir="")) == tmp_path / "flower-personalized"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    expected = tmp_path / ".cache" / "flower-personalised"
+    expected = tmp_path / ".cache" / "flower-personalized"
     assert cache_root(settings(cache_dir="")) == expected

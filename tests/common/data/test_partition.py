@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from importlib import metadata
-
 import numpy as np
 import pytest
 
@@ -186,12 +184,3 @@ def test_pathological_client_that_is_too_small_is_refused(settings):
     targets = np.array([0] * 90 + [1] * 10)
     with pytest.raises(ValueError, match=r"with 10 of 100 .* min-partition-size = 20"):
         deal(settings, targets, min_partition_size=20, **values)
-
-
-def test_missing_package_names_the_extra(monkeypatch):
-    def absent(name):
-        raise metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(metadata, "version", absent)
-    with pytest.raises(ModuleNotFoundError, match="install the extra datasets"):
-        partition.partitioner_version()

@@ -36,7 +36,6 @@ def test_benchmark_federation(settings, shared_data):
 @pytest.mark.parametrize(
     ("dataset", "part", "image_size", "rows"),
     [
-        ("cifar10", "test.parquet", 0, 10_000),
         ("cifar100", "test.parquet", 0, 10_000),
         ("tinyimagenet", "valid.parquet", 32, 10_000),
     ],

@@ -1,0 +1,80 @@
+"""Training or evaluation of one round, and what is told of it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from logging import WARNING
+from typing import Any
+
+from flwr.common import log
+
+from common.protocol import TRAIN_LOSS, Reply
+from server_app.averaging import OrderedMean
+from server_app.roster import Client
+
+
+@dataclass(slots=True)
+class Phase:
+    """Training or evaluation of one round."""
+
+    name: str
+    server_round: int
+    clients: list[Client]
+    down_bytes: int = 0
+    up_bytes: int = 0
+    accepted: dict[str, Reply] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    mean: OrderedMean | None = None
+
+    def fail(self, client: str, reason: str) -> None:
+        """Count a client out, with the reason."""
+        self.failures[client] = _essence(reason)
+        if self.mean is not None:
+            self.mean.drop(client)
+        log(
+            WARNING,
+            "round %d: %s of %s does not count: %s",
+            self.server_round,
+            self.name,
+            client,
+            self.failures[client],
+        )
+
+    def record(self) -> dict[str, Any]:
+        """Return the phase's part of the round's record."""
+        count = max(len(self.clients), 1)
+        return {
+            "clients": [client.name for client in self.clients],
+            "replied": sorted(self.accepted),
+            "failures": self.failures,
+            "down_bytes_per_client": self.down_bytes / count,
+            "up_bytes_per_client": self.up_bytes / max(len(self.accepted), 1),
+        }
+
+
+def round_line(record: Mapping[str, Any]) -> str:
+    """Return one short line on a round."""
+    train = record["train"]
+    parts = [f"trained {len(train['replied'])}/{len(train['clients'])}"]
+    if TRAIN_LOSS in train:
+        parts.append(f"loss {train[TRAIN_LOSS]:.3f}")
+    evaluate = record.get("evaluate", {})
+    if "accuracy-mean" in evaluate:
+        parts.append(
+            f"accuracy {100 * evaluate['accuracy-mean']:.2f} "
+            f"± {100 * evaluate['accuracy-std']:.2f} %"
+        )
+    parts.append(f"{record['seconds']:.1f} s")
+    return ", ".join(parts)
+
+
+def _essence(reason: str) -> str:
+    """Return the message at the end of a reason that may hold a stack trace."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", reason.replace("\\n", "\n"))
+    lines = [line.strip(" '\">") for line in plain.splitlines()]
+    lines = [line for line in lines if line]
+    if "Traceback" not in plain and "File " not in plain:
+        return " ".join(lines) or "no reason given"
+    return lines[-1]
