@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from flwr.common import Context
 
+from client_app.memory import keep_heap
 from client_app.personal_state import FileStore, MemoryStore, Store
 from client_app.trainer import Client
 from common.data import DataSpec, load_client_data
@@ -87,8 +88,10 @@ def open_client(settings: Settings, context: Context) -> Client:
     )
     name = node.client_name or data.name or _partition_name(node)
     device = _device(node.device)
-    if device.type == "cpu" and settings.training.cpu_threads:
-        torch.set_num_threads(settings.training.cpu_threads)
+    if device.type == "cpu":
+        keep_heap()
+        if settings.training.cpu_threads:
+            torch.set_num_threads(settings.training.cpu_threads)
     return Client(name, _model(settings, node), data, device)
 
 
