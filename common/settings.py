@@ -16,6 +16,8 @@ from typing import Any, ClassVar, Final, Literal, TypeVar
 from common.schema import Key, Scalar, SettingsError, setting
 
 Scope = Literal["all", "backbone", "extractor", "none"]
+T = TypeVar("T")
+M = TypeVar("M", bound="MethodSettings")
 
 HETEROGENEOUS: Final = "heterogeneous"
 """Value of ``model`` that gives client *i* the network CNN-((i mod 5) + 1)."""
@@ -286,14 +288,9 @@ class Settings:
         """What the method shares."""
         return type(self.method_settings).shares
 
-    def xfed(self) -> XFedSettings:
-        """Return the settings of X-FED; only for ``method = "xfed"``."""
-        assert isinstance(self.method_settings, XFedSettings)
-        return self.method_settings
-
-    def pfedes(self) -> PFedESSettings:
-        """Return the settings of pFedES; only for ``method = "pfedes"``."""
-        assert isinstance(self.method_settings, PFedESSettings)
+    def of(self, kind: type[M]) -> M:
+        """Return the method's own settings, e.g. ``settings.of(XFedSettings).mu``."""
+        assert isinstance(self.method_settings, kind)
         return self.method_settings
 
     def to_config(self) -> dict[str, Scalar]:
@@ -350,9 +347,6 @@ def _flatten(section: Any, prefix: str = "") -> dict[str, Scalar]:
         prefix + f.name.rstrip("_").replace("_", "-"): getattr(section, f.name)
         for f in fields(section)
     }
-
-
-T = TypeVar("T")
 
 
 def parse_settings(config: Mapping[str, object]) -> Settings:

@@ -17,6 +17,7 @@ from client_app.trainer import Trainer
 from client_app.training import frozen
 from common.models import build_extractor, logits_per_exit
 from common.protocol import Reply, Request
+from common.settings import PFedESSettings
 from common.state import write_state
 
 
@@ -27,7 +28,8 @@ class PFedES(Trainer):
         self, request: Request, state: PersonalState | None
     ) -> tuple[Reply, PersonalState]:
         """Run steps 1 and 2 of one round."""
-        pfedes, mu = self.settings.pfedes(), self.settings.pfedes().mu
+        pfedes = self.settings.of(PFedESSettings)
+        mu = pfedes.mu
         private = self.network(request, state)  # F_k
         extractor = build_extractor(self.client.data.spec, seed=self.settings.seed)  # G
         write_state(extractor, request.shared)

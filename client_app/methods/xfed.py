@@ -18,6 +18,7 @@ from client_app.personal_state import PersonalState
 from client_app.trainer import Trainer
 from common.models import Network, last_exit_keys
 from common.protocol import ProtocolError, Reply, Request
+from common.settings import XFedSettings
 from common.state import State, read_state, write_state
 
 _TEACHER_BATCH = 256
@@ -36,7 +37,7 @@ class XFed(Trainer):
         self, request: Request, state: PersonalState | None
     ) -> tuple[Reply, PersonalState]:
         """Train for one round; φ_i, h_im and n_i go up."""
-        xfed = self.settings.xfed()
+        xfed = self.settings.of(XFedSettings)
         network = self.network(request, state)
         num_exits = network.num_exits
         last_keys = last_exit_keys(network)

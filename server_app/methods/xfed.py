@@ -15,7 +15,7 @@ import numpy as np
 from common.data import data_spec
 from common.models import Network, build_network, last_exit_keys
 from common.protocol import Reply
-from common.settings import Settings
+from common.settings import Settings, XFedSettings
 from common.state import State, read_state
 from server_app.matching import (
     aggregate_teachers,
@@ -57,7 +57,7 @@ class XFed(PersonalizedStrategy):
         results: Results | None = None,
     ) -> None:
         super().__init__(settings, results=results)
-        self.xfed = settings.xfed()
+        self.xfed = settings.of(XFedSettings)
         self.initial_exit = initial_exit
         self.num_exits = num_exits
         self.exits: dict[str, State] = {}

@@ -7,7 +7,7 @@ import tomli
 
 from common import presets
 from common.schema import SettingsError, documentation
-from common.settings import keys, parse_settings
+from common.settings import PFedESSettings, XFedSettings, keys, parse_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -36,7 +36,7 @@ def test_readme_documents_every_key() -> None:
 def test_round_trip() -> None:
     config = {"method": "pfedes", "model": "heterogeneous", "pfedes.mu": 0.2, "seed": 4}
     settings = parse_settings(config)
-    assert settings.pfedes().mu == 0.2
+    assert settings.of(PFedESSettings).mu == 0.2
     assert parse_settings(settings.to_config()) == settings
 
 
@@ -106,7 +106,7 @@ def test_overrides_win_over_the_preset() -> None:
         "xfed-cifar10-dir0.3", ["seed=3", "xfed.mu=0.7", "model=resnet18"]
     )
     settings = parse_settings(config)
-    assert (settings.seed, settings.xfed().mu, settings.model) == (3, 0.7, "resnet18")
+    assert (settings.seed, settings.of(XFedSettings).mu, settings.model) == (3, 0.7, "resnet18")
     assert settings.run.num_server_rounds == 300
 
 

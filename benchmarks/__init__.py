@@ -1,0 +1,1 @@
+"""Measurements and figures: what the README reports, and how to make it again."""
