@@ -106,7 +106,8 @@ def test_overrides_win_over_the_preset() -> None:
         "xfed-cifar10-dir0.3", ["seed=3", "xfed.mu=0.7", "model=resnet18"]
     )
     settings = parse_settings(config)
-    assert (settings.seed, settings.of(XFedSettings).mu, settings.model) == (3, 0.7, "resnet18")
+    assert (settings.seed, settings.model) == (3, "resnet18")
+    assert settings.of(XFedSettings).mu == 0.7
     assert settings.run.num_server_rounds == 300
 
 
