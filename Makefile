@@ -28,7 +28,10 @@ simulate: install ## Simulate five methods on handwritten digits and compare the
 	    xfed@digits-early-exit fedper@digits-early-exit fedavg@digits-early-exit
 
 federation: install ## Run a real federation on this machine: TLS, node keys, gRPC
-	$(BIN)/python -m deploy.federation
+	$(BIN)/python -m deploy.federation --nodes 3 \
+	    --run-config "method='xfed' num-server-rounds=3 min-available-nodes=3" \
+	    --run-config "method='pfedes' model='heterogeneous' num-server-rounds=3 \
+	        min-available-nodes=3 learning-rate=0.01 weight-decay=0.001"
 
 test: install ## Run all tests
 	$(BIN)/python -m pytest

@@ -10,7 +10,7 @@ from client_app.batches import LocalData
 from common.models import logits_per_exit
 from common.protocol import NUM_EXAMPLES, Numbers
 
-_BATCH_SIZE = 256
+_BATCH_SIZE = 64
 
 
 @torch.inference_mode()

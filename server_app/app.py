@@ -17,6 +17,7 @@ def main(grid: Grid, context: Context) -> None:
     from common.protocol import to_record
     from common.settings import parse_settings
     from common.sharing import initial_shared
+    from server_app.errors import RunError
     from server_app.methods import STRATEGIES
     from server_app.results import Results
     from server_app.summary import table
@@ -25,10 +26,13 @@ def main(grid: Grid, context: Context) -> None:
     results = Results.create(settings)
     strategy = STRATEGIES[settings.method].create(settings, results)
     log(INFO, "Results go to %s", results.folder.resolve())
-    strategy.start(
-        grid,
-        to_record(initial_shared(settings)),
-        num_rounds=settings.run.num_server_rounds,
-        timeout=settings.run.round_timeout,
-    )
+    try:
+        strategy.start(
+            grid,
+            to_record(initial_shared(settings)),
+            num_rounds=settings.run.num_server_rounds,
+            timeout=settings.run.round_timeout,
+        )
+    except RuntimeError as error:
+        raise RunError(f"{type(error).__name__}: {error}") from error
     log(INFO, "Finished:\n%s", table([results.folder]))

@@ -14,12 +14,9 @@ from flwr.common import Message, MessageType, RecordDict, log
 from flwr.server import Grid
 
 from common.protocol import Identity
+from server_app.errors import TooFewClients
 
 _LOG_INTERVAL = 10.0  # seconds between two lines about waiting
-
-
-class TooFewClients(RuntimeError):
-    """Fewer clients than needed within the time allowed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ from common.seeding import derive_seed
 from common.settings import Settings
 from common.state import State, num_bytes
 from server_app.averaging import OrderedMean
+from server_app.errors import QuorumMissed
 from server_app.evaluation import Evaluation
 from server_app.exchange import exchange
 from server_app.phase import Phase, round_line
@@ -48,10 +49,6 @@ from server_app.progress import Progress
 from server_app.results import Results
 from server_app.roster import Client, Roster
 from server_app.vetting import RefusedReply, vet_count, vet_state
-
-
-class RunFailed(RuntimeError):
-    """The run cannot go on: too many rounds in a row had no quorum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +236,7 @@ class PersonalizedStrategy(Strategy):
         ------
         TooFewClients
             ``min-available-nodes`` clients were not there within ``wait-timeout``.
-        RunFailed
+        QuorumMissed
             ``max-failed-rounds`` rounds in a row had no quorum.
         """
         self.num_rounds, self.timeout = num_rounds, timeout
@@ -298,7 +295,7 @@ class PersonalizedStrategy(Strategy):
                 self.results.add_round(record)
             self._progress.finished(server_round, round_line(record))
             if failed_rounds >= self.settings.run.max_failed_rounds:
-                raise RunFailed(
+                raise QuorumMissed(
                     f"{failed_rounds} rounds in a row had no quorum, the last one "
                     f"round {server_round}; see the warnings above for each client's "
                     "reason"

@@ -21,7 +21,7 @@ from common.protocol import ProtocolError, Reply, Request
 from common.settings import XFedSettings
 from common.state import State, read_state, write_state
 
-_TEACHER_BATCH = 256
+_TEACHER_BATCH = 64
 
 
 class XFed(Trainer):

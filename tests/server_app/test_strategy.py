@@ -14,10 +14,9 @@ from flwr.common import Message
 from local_grid import NEVER, LocalGrid
 
 from common.protocol import Reply, Request, from_record
+from server_app.errors import QuorumMissed, TooFewClients
 from server_app.methods import FedAvg
 from server_app.results import Results
-from server_app.roster import TooFewClients
-from server_app.strategy import RunFailed
 
 
 def run(
@@ -171,7 +170,7 @@ def test_a_round_without_quorum_keeps_the_model() -> None:
 
 
 def test_failed_rounds_in_a_row_end_the_run() -> None:
-    with pytest.raises(RunFailed, match="2 rounds in a row had no quorum"):
+    with pytest.raises(QuorumMissed, match="2 rounds in a row had no quorum"):
         run(toy.grid(3, fails_in(2, 3)), rounds=5, quorum=0.5, max_failed_rounds=2)
     run(toy.grid(3, fails_in(2, 4)), rounds=5, quorum=0.5, max_failed_rounds=2)
 
