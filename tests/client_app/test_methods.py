@@ -367,7 +367,7 @@ def test_xfed_evaluates_the_teacher_where_asked() -> None:
 
 @pytest.mark.parametrize("method", ["fedavg", "fedper", "xfed"])
 def test_batch_norm_travels_but_its_counters_do_not(method: str) -> None:
-    run = small.settings(method, model="resnet18", num_samples=60)
+    run = small.settings(method, model="resnet18")
     _, grid, result = small.federation(run, rounds=1)
     shared = from_record(result.arrays)
     means = [key for key in shared if key.endswith("running_mean")]
@@ -382,7 +382,7 @@ def test_batch_norm_travels_but_its_counters_do_not(method: str) -> None:
 
 
 def test_local_batch_norm_stays() -> None:
-    run = small.settings("fedavg", model="resnet18", batch_norm="local", num_samples=60)
+    run = small.settings("fedavg", model="resnet18", batch_norm="local")
     _, grid, result = small.federation(run, rounds=1)
     shared = from_record(result.arrays)
     assert not [key for key in shared if "running" in key]

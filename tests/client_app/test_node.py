@@ -6,7 +6,13 @@ import pytest
 import small
 from flwr.common import Context, RecordDict
 
-from client_app.node import NODE_KEYS, NodeConfig, open_client, open_store
+from client_app.node import (
+    NODE_KEYS,
+    NodeConfig,
+    _partition_name,
+    open_client,
+    open_store,
+)
 from client_app.personal_state import FileStore, MemoryStore
 from common.schema import SettingsError
 
@@ -43,8 +49,8 @@ def test_all_problems_at_once() -> None:
 def test_names() -> None:
     run = small.settings("xfed")
     assert open_client(run, context(**PART)).name == "client-1"
-    many = context(partition_id=1, num_partitions=11)
-    assert open_client(small.settings("xfed", num_samples=0), many).name == "client-01"
+    many = NodeConfig(partition_id=1, num_partitions=11)
+    assert _partition_name(many) == "client-01"
     assert open_client(run, context(**PART, client_name="site")).name == "site"
 
 
