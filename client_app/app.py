@@ -32,38 +32,21 @@ def query(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Train for one round; the new personal state is stored last."""
-    from client_app.methods import TRAINERS
-    from client_app.node import open_client, open_store
-    from common.protocol import Request
-    from common.settings import parse_settings
+    from client_app.node import open_session
 
-    settings = parse_settings(context.run_config)
-    request = Request.from_records(message.content)
-    client = open_client(settings, context)
-    store = open_store(context, request.experiment, client.name)
-    state = store.load()
-    if state is not None:
-        state.check(settings.method, client.model, store.where)
-    reply, state = TRAINERS[settings.method](settings, client).train(request, state)
+    session = open_session(message, context)
+    reply, state = session.trainer.train(session.request, session.state)
+    state.require_finite(session.store.where)
     answer = Message(reply.to_records(), reply_to=message)
-    store.save(state)
+    session.store.save(state)
     return answer
 
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the personal network."""
-    from client_app.methods import TRAINERS
-    from client_app.node import open_client, open_store
-    from common.protocol import Request
-    from common.settings import parse_settings
+    from client_app.node import open_session
 
-    settings = parse_settings(context.run_config)
-    request = Request.from_records(message.content)
-    client = open_client(settings, context)
-    store = open_store(context, request.experiment, client.name)
-    state = store.load()
-    if state is not None:
-        state.check(settings.method, client.model, store.where)
-    reply = TRAINERS[settings.method](settings, client).evaluate(request, state)
+    session = open_session(message, context)
+    reply = session.trainer.evaluate(session.request, session.state)
     return Message(reply.to_records(), reply_to=message)

@@ -8,15 +8,17 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
-from flwr.common import Context
+from flwr.common import Context, Message
 
 from client_app.memory import keep_heap
-from client_app.personal_state import FileStore, MemoryStore, Store
-from client_app.trainer import Client
+from client_app.methods import TRAINERS
+from client_app.personal_state import FileStore, MemoryStore, PersonalState, Store
+from client_app.trainer import Client, Trainer
 from common.data import DataSpec, load_client_data
 from common.models import build_network, early_exit_macs, model_name
+from common.protocol import Request
 from common.schema import SettingsError
-from common.settings import Settings, check_model
+from common.settings import HETEROGENEOUS, Settings, check_model, parse_settings
 
 NODE_KEYS = {
     "client-name": "stable name of this client; default: folder or partition id",
@@ -95,6 +97,34 @@ def open_client(settings: Settings, context: Context) -> Client:
     return Client(name, _model(settings, node), data, device)
 
 
+@dataclass(frozen=True, slots=True)
+class Session:
+    """All that one message to train or evaluate needs."""
+
+    request: Request
+    trainer: Trainer
+    store: Store
+    state: PersonalState | None
+
+
+def open_session(message: Message, context: Context) -> Session:
+    """Read the message, open this node's client and its personal state.
+
+    Raises
+    ------
+    SettingsError, ProtocolError, StateError
+        The configuration, the message or the stored state is not fit.
+    """
+    settings = parse_settings(context.run_config)
+    request = Request.from_records(message.content)
+    client = open_client(settings, context)
+    store = open_store(context, request.experiment, client.name)
+    state = store.load()
+    if state is not None:
+        state.check(settings.method, client.model, request.run, store.where)
+    return Session(request, TRAINERS[settings.method](settings, client), store, state)
+
+
 @lru_cache
 def inference_macs(model: str, spec: DataSpec) -> list[int]:
     """Return the cost per sample of leaving at each exit, in multiply-accumulates."""
@@ -129,7 +159,7 @@ def _model(settings: Settings, node: NodeConfig) -> str:
         )
     if problems:
         raise SettingsError(problems)
-    if model == "heterogeneous" and node.partition_id < 0:
+    if model == HETEROGENEOUS and node.partition_id < 0:
         raise SettingsError(
             ["model = 'heterogeneous' needs partition-id, or model in the node-config"]
         )

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
+import numpy as np
 from flwr.common import ConfigRecord, RecordDict
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
+from safetensors.numpy import save
 
 from common.protocol import from_record, to_record
 from common.state import State
@@ -42,6 +42,7 @@ class PersonalState:
 
     method: str
     model: str
+    run: str
     rounds_trained: int
     arrays: State = field(default_factory=dict)
 
@@ -54,14 +55,29 @@ class PersonalState:
             if key.startswith(start)
         }
 
-    def check(self, method: str, model: str, where: str) -> None:
-        """Raise :class:`StateError` where the state is of another method or model."""
+    def check(self, method: str, model: str, run: str, where: str) -> None:
+        """Raise :class:`StateError` where the state is not of this run."""
+        remedy = "choose another experiment name, or move the state away"
         if (self.method, self.model) != (method, model):
             raise StateError(
                 f"{where} belongs to method {self.method!r} with model {self.model!r}, "
-                f"but this run uses {method!r} with {model!r}: choose another "
-                "experiment name, or move the state away"
+                f"but this run uses {method!r} with {model!r}: {remedy}"
             )
+        if self.run != run:
+            raise StateError(
+                f"{where} belongs to run {self.run!r} of this experiment, but this is "
+                f"run {run!r}, which starts anew: {remedy}"
+            )
+
+    def require_finite(self, where: str) -> None:
+        """Raise :class:`StateError` where a value is NaN or infinite."""
+        for key, value in self.arrays.items():
+            if not np.isfinite(value).all():
+                raise StateError(
+                    f"training diverged, {key} holds NaN or infinite values; {where} "
+                    "keeps its last good values: lower learning-rate or set "
+                    "max-grad-norm"
+                )
 
 
 class MemoryStore:
@@ -80,6 +96,7 @@ class MemoryStore:
         return PersonalState(
             method=str(info["method"]),
             model=str(info["model"]),
+            run=str(info["run"]),
             rounds_trained=int(str(info["rounds-trained"])),
             arrays=from_record(self._records.array_records[_ARRAYS]),
         )
@@ -91,6 +108,7 @@ class MemoryStore:
             {
                 "method": state.method,
                 "model": state.model,
+                "run": state.run,
                 "rounds-trained": state.rounds_trained,
             }
         )
@@ -108,7 +126,7 @@ class FileStore:
     """
 
     def __init__(self, folder: Path, client: str) -> None:
-        self._path = folder / f"{re.sub(r'[^A-Za-z0-9._-]', '_', client)}.safetensors"
+        self._path = folder / f"{quote(client, safe=' ')}.safetensors"
         self.where = str(self._path)
 
     def load(self) -> PersonalState | None:
@@ -138,6 +156,7 @@ class FileStore:
         return PersonalState(
             method=info["method"],
             model=info["model"],
+            run=info["run"],
             rounds_trained=info["rounds_trained"],
             arrays=arrays,
         )
@@ -149,9 +168,10 @@ class FileStore:
             "schema": SCHEMA,
             "method": state.method,
             "model": state.model,
+            "run": state.run,
             "rounds_trained": state.rounds_trained,
         }
-        content = save(_tensors(state.arrays), metadata={"state": json.dumps(info)})
+        content = save(state.arrays, metadata={"state": json.dumps(info)})
         handle, temporary = tempfile.mkstemp(
             dir=self._path.parent, prefix=f".{self._path.name}."
         )
@@ -172,10 +192,3 @@ class FileStore:
 
 
 Store = MemoryStore | FileStore
-
-
-def _tensors(arrays: State) -> dict[str, Tensor]:
-    import numpy as np
-    import torch
-
-    return {k: torch.from_numpy(np.ascontiguousarray(v)) for k, v in arrays.items()}

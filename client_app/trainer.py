@@ -7,7 +7,9 @@ whatever the method shares needs nothing more than the class.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +19,13 @@ from client_app.evaluation import evaluate
 from client_app.losses import joint_cross_entropy
 from client_app.personal_state import PersonalState
 from client_app.training import train
-from common.data import ClientData
+from common.data import ClientData, Split
 from common.models import build_network, logits_per_exit
 from common.protocol import NUM_EXAMPLES, TRAIN_LOSS, Reply, Request
 from common.seeding import derive_seed
 from common.settings import Settings
 from common.sharing import keys_to_share
-from common.state import State, read_state, write_state
+from common.state import State, check_keys, read_state, write_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,15 +69,19 @@ class Trainer:
         loss, momentum = self.fit(
             network, lambda batch: self.loss(network, batch), request, state
         )
-        return self.reply(network, loss), self.remember(network, momentum, state)
+        new_state = self.remember(network, momentum, request, state)
+        return self.reply(network, loss), new_state
 
     def evaluate(self, request: Request, state: PersonalState | None) -> Reply:
         """Evaluate the personal network on the client's test data."""
-        network = self.network(request, state)
-        threshold = self.settings.training.confidence_threshold
-        return Reply(metrics=evaluate(network, self.local(test=True), threshold))
+        return self.evaluation(self.network(request, state))
 
     # ---- parts for methods -----------------------------------------------------------
+
+    def evaluation(self, network: nn.Module) -> Reply:
+        """Make the reply to ``evaluate``: accuracies per exit and of leaving early."""
+        threshold = self.settings.training.confidence_threshold
+        return Reply(metrics=evaluate(network, self.test_data, threshold))
 
     def network(self, request: Request, state: PersonalState | None) -> nn.Module:
         """Build the client's network: shared parameters as received, the rest its own.
@@ -86,26 +92,44 @@ class Trainer:
         network = build_network(
             self.client.model, self.client.data.spec, seed=self.settings.seed
         )
-        if state is not None:
-            write_state(network, state.part("model"))
+        shared = self._shared_keys(network)
         if self.settings.shares != "extractor":
+            check_keys(request.shared, shared, "the shared parameters received")
             write_state(network, request.shared)
+        if state is not None:
+            model = state.part("model")
+            check_keys(model, network.state_dict().keys() - shared, "the stored state")
+            write_state(network, model)
         return self.place(network)
+
+    def _shared_keys(self, network: nn.Module) -> set[str]:
+        """Return what of the client's network is shared."""
+        if self.settings.shares == "extractor":
+            return set()
+        return set(keys_to_share(network, self.settings))
 
     def place(self, module: nn.Module) -> nn.Module:
         """Move a module to the training device, convolutions in channels-last."""
         return module.to(self.client.device).to(memory_format=torch.channels_last)
 
-    def local(self, *, test: bool = False) -> LocalData:
-        """Return the client's training (or test) data on the training device."""
-        data = self.client.data
-        split = data.test if test else data.train
-        return LocalData(split, data.spec, self.settings.data, self.client.device)
+    @cached_property
+    def training_data(self) -> LocalData:
+        """The client's training data on the training device."""
+        return self._local(self.client.data.train)
+
+    @cached_property
+    def test_data(self) -> LocalData:
+        """The client's test data on the training device."""
+        return self._local(self.client.data.test)
+
+    def _local(self, split: Split) -> LocalData:
+        spec, device = self.client.data.spec, self.client.device
+        return LocalData(split, spec, self.settings.data, device)
 
     def fit(
         self,
         module: nn.Module,
-        loss: object,
+        loss: Callable[[Batch], Tensor],
         request: Request,
         state: PersonalState | None,
         *,
@@ -136,8 +160,8 @@ class Trainer:
         decay = training.learning_rate_decay ** (request.server_round - 1)
         mean_loss, momentum = train(
             module.train(),
-            self.local(),
-            loss,  # type: ignore[arg-type]
+            self.training_data,
+            loss,
             training,
             epochs=epochs or training.local_epochs,
             learning_rate=(learning_rate or training.learning_rate) * decay,
@@ -159,17 +183,20 @@ class Trainer:
         )
 
     def remember(
-        self, network: nn.Module, momentum: State, state: PersonalState | None
+        self,
+        network: nn.Module,
+        momentum: State,
+        request: Request,
+        state: PersonalState | None,
     ) -> PersonalState:
         """Make the new personal state: all of the network that is not shared."""
-        shared: set[str] = set()
-        if self.settings.shares != "extractor":
-            shared.update(keys_to_share(network, self.settings))
+        shared = self._shared_keys(network)
         personal = [key for key in network.state_dict() if key not in shared]
         model = read_state(network, personal)
         return PersonalState(
             method=self.settings.method,
             model=self.client.model,
+            run=request.run,
             rounds_trained=(state.rounds_trained if state else 0) + 1,
             arrays={
                 **{f"model.{key}": value for key, value in model.items()},

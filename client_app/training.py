@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from client_app.batches import Batch, LocalData
+from common.models import BATCH_NORM
 from common.settings import TrainingSettings
 from common.state import State
 
@@ -55,7 +56,7 @@ def train(
     )
     if settings.momentum:
         _restore(optimizer, parameters, momentum)
-    total, samples = torch.zeros((), dtype=torch.float64), 0
+    losses, samples = [], []
     for _ in range(epochs):
         for batch in data.shuffled(settings.batch_size, generator):
             optimizer.zero_grad(set_to_none=True)
@@ -65,12 +66,13 @@ def train(
             if settings.max_grad_norm > 0:
                 nn.utils.clip_grad_norm_(parameters.values(), settings.max_grad_norm)
             optimizer.step()
-            total += value.detach().double().cpu() * len(batch.targets)
-            samples += len(batch.targets)
+            losses.append(value.detach())  # not read yet: that would wait for a GPU
+            samples.append(len(batch.targets))
     if settings.momentum:
         momentum = {**momentum, **_buffers(optimizer, parameters)}
     optimizer.zero_grad(set_to_none=True)
-    return float(total / samples), momentum
+    mean_loss = np.average(torch.stack(losses).cpu().double().numpy(), weights=samples)
+    return float(mean_loss), momentum
 
 
 def _restore(
@@ -83,7 +85,7 @@ def _restore(
     for name, parameter in parameters.items():
         buffer = torch.zeros_like(parameter)  # keeps the channels-last layout
         if name in momentum:
-            buffer.copy_(torch.from_numpy(momentum[name]))
+            buffer.copy_(torch.tensor(momentum[name]))
         optimizer.state[parameter]["momentum_buffer"] = buffer
 
 
@@ -101,7 +103,7 @@ def _single_sample(module: nn.Module, samples: int) -> Iterator[None]:
     layers = []
     if samples == 1:
         layers = [
-            m for m in module.modules() if isinstance(m, _BatchNorm) and m.training
+            m for m in module.modules() if isinstance(m, BATCH_NORM) and m.training
         ]
     for layer in layers:
         layer.eval()

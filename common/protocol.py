@@ -8,12 +8,16 @@ goes in named groups of arrays (``arrays.teacher``) and named lists of numbers.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 from flwr.common import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
+from common.settings import is_experiment_name
 from common.state import State
 
 ARRAYS: Final = "arrays"
@@ -69,6 +73,13 @@ class Identity:
             if type(value) is not kinds.get(name, str):
                 raise ProtocolError(f"identity: {name} = {value!r}")
             values[name] = value
+        macs, name = values["macs"], values["client"]
+        if not macs or not all(type(cost) is int and cost >= 0 for cost in macs):
+            raise ProtocolError(f"identity: macs = {macs!r}")
+        if not name or not name.isprintable():
+            raise ProtocolError(f"identity: client = {name!r}")
+        if min(values["num_train"], values["num_test"]) < 0:
+            raise ProtocolError("identity: negative numbers of samples")
         return cls(**values)
 
 
@@ -77,7 +88,9 @@ class Request:
     """Message of type ``train`` or ``evaluate``."""
 
     experiment: str
-    """Name of the run; personal states are kept under it."""
+    """Name of the experiment; personal states are kept under it."""
+    run: str
+    """Identifies the run, so that states of another are not taken for its own."""
     server_round: int
     """Round t, counted from 1."""
     shared: State
@@ -97,6 +110,7 @@ class Request:
         """
         config: dict[str, Any] = {
             "experiment": self.experiment,
+            "run": self.run,
             SERVER_ROUND: self.server_round,
             **self.values,
         }
@@ -114,14 +128,21 @@ class Request:
     def from_records(cls, records: RecordDict) -> Request:
         """Read the content of the message; raises :class:`ProtocolError`."""
         config = dict(_record(records, CONFIG, ConfigRecord))
-        experiment = config.pop("experiment", "")
+        experiment, run = config.pop("experiment", ""), config.pop("run", "")
         server_round = config.pop(SERVER_ROUND, None)
-        if not isinstance(experiment, str) or type(server_round) is not int:
+        if not (
+            isinstance(experiment, str)
+            and (experiment == "" or is_experiment_name(experiment))
+            and isinstance(run, str)
+            and type(server_round) is int
+        ):
             raise ProtocolError(
-                f"experiment = {experiment!r}, {SERVER_ROUND} = {server_round!r}"
+                f"experiment = {experiment!r}, run = {run!r}, "
+                f"{SERVER_ROUND} = {server_round!r}"
             )
         return cls(
             experiment=experiment,
+            run=run,
             server_round=server_round,
             shared=_arrays(records, ARRAYS),
             groups=_groups(records),
@@ -165,8 +186,28 @@ def to_record(state: State) -> ArrayRecord:
 
 
 def from_record(record: ArrayRecord) -> State:
-    """Convert a Flower record to named arrays."""
-    return {key: array.numpy() for key, array in record.items()}
+    """Convert a Flower record to named arrays, read-only views of its bytes.
+
+    Raises
+    ------
+    ProtocolError
+        An array is not in NumPy's format, or its bytes are fewer or more than its
+        header says.
+    """
+    return {key: _decode(key, array) for key, array in record.items()}
+
+
+def _decode(key: str, array: Array) -> npt.NDArray[np.generic]:
+    stream = io.BytesIO(array.data)
+    try:
+        if np.lib.format.read_magic(stream) != (1, 0):
+            raise ProtocolError(f"{key}: not of NumPy's format 1.0")
+        header = np.lib.format.read_array_header_1_0(stream)
+        shape, fortran_order, dtype = header
+        flat = np.frombuffer(array.data, dtype, offset=stream.tell())
+        return flat.reshape(shape, order="F" if fortran_order else "C")
+    except (ValueError, TypeError) as error:
+        raise ProtocolError(f"{key}: {error}") from error
 
 
 def _record(records: RecordDict, name: str, kind: type[R]) -> R:
@@ -179,7 +220,7 @@ def _record(records: RecordDict, name: str, kind: type[R]) -> R:
 def _arrays(records: RecordDict, name: str) -> State:
     try:
         return from_record(_record(records, name, ArrayRecord))
-    except (ValueError, TypeError, EOFError, OSError) as error:
+    except ProtocolError as error:
         raise ProtocolError(f"{name}: {error}") from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -105,7 +106,7 @@ class Key:
             return cast(Scalar, value) if value in meta["choices"] else None
         if isinstance(value, int | float) and not isinstance(value, bool):
             ok = (
-                value == value  # not NaN
+                math.isfinite(value)
                 and (meta["minimum"] is None or value >= meta["minimum"])
                 and (meta["maximum"] is None or value <= meta["maximum"])
                 and (meta["above"] is None or value > meta["above"])

@@ -9,6 +9,7 @@ settings stand behind the method's name (``xfed.mu``).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Final, Literal, TypeVar
@@ -321,6 +322,7 @@ class GeneralSettings:
         0,
         "Fixes initial weights, partitions, sampling, batch order and dropout.",
         minimum=0,
+        maximum=2**63 - 1,
     )
 
 
@@ -393,6 +395,11 @@ def parse_settings(config: Mapping[str, object]) -> Settings:
     return settings
 
 
+def is_experiment_name(name: str) -> bool:
+    """Tell whether a name can be that of an experiment: it becomes a folder's."""
+    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) is not None
+
+
 def check_model(model: str, settings: Settings) -> list[str]:
     """Return the problems with a client's `model` under a run's settings."""
     problems = []
@@ -426,6 +433,12 @@ def check_model(model: str, settings: Settings) -> list[str]:
 
 def _contradictions(settings: Settings) -> list[str]:
     problems = check_model(settings.model, settings)
+    name = settings.run.experiment
+    if name and not is_experiment_name(name):
+        problems.append(
+            f"experiment = {name!r}: use letters, digits, '.', '_' and '-' only, a "
+            "letter or digit first"
+        )
     data, method = settings.data, settings.method_settings
     if settings.method == "pfedes" and data.dataset in TEXT_DATASETS:
         problems.append(
@@ -451,6 +464,8 @@ def _contradictions(settings: Settings) -> list[str]:
         ]
         if data.augmentation != "none" and data.image_size and data.image_size < 8:
             problems.append("image-size: augmentation needs at least 8 pixels")
+    if data.num_classes == 1:
+        problems.append("num-classes = 1: must be at least 2, or 0 for the data set's")
     if data.channels == 2:
         problems.append("channels = 2: must be 1 or 3, or 0 for the data set's own")
     names = [n for n in data.class_names.split(",") if n.strip()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +43,17 @@ def write_state(
                 f"{tuple(entries[key].shape)}: server and client disagree on the "
                 "model, the number of classes or the image size"
             )
-        entries[key].copy_(torch.as_tensor(value))
+        entries[key].copy_(torch.tensor(value))
+
+
+def check_keys(state: State, expected: Collection[str], what: str) -> None:
+    """Raise ``ValueError`` where a state has not just the expected names."""
+    if state.keys() != set(expected):
+        missing, surplus = set(expected) - state.keys(), state.keys() - set(expected)
+        raise ValueError(
+            f"{what} lack {sorted(missing)[:3]} and have {sorted(surplus)[:3]} too "
+            "much: server and client use different methods, models or versions"
+        )
 
 
 def num_bytes(state: Mapping[str, npt.NDArray[np.generic]]) -> int:

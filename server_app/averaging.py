@@ -51,7 +51,7 @@ class OrderedMean:
             if self._folder is None:
                 self._folder = tempfile.TemporaryDirectory(prefix="average-")
             path = Path(self._folder.name) / f"{self._order.index(name)}.safetensors"
-            contiguous = {k: np.ascontiguousarray(v) for k, v in state.items()}
+            contiguous = {k: np.asarray(v, order="C") for k, v in state.items()}
             save_file(contiguous, path)
             self._waiting[name] = (path, weight)
         self._advance()

@@ -52,12 +52,14 @@ class Evaluation:
         lengths = {len(values) for values in lists if isinstance(values, list)}
         if lengths != {len(macs)}:
             raise RefusedReply(f"metrics of {lengths} exits, expected {len(macs)}")
-        early = metrics.get("early-correct")
-        counts = [*_array(metrics, "correct"), *_array(metrics, "taken")]
-        if not isinstance(early, int) or not all(
-            0 <= count <= examples for count in (*counts, early)
-        ):
+        if not np.isfinite(_array(metrics, "loss")).all():
+            raise RefusedReply("loss is not finite")
+        early, taken = metrics.get("early-correct"), _array(metrics, "taken")
+        counts = [*_array(metrics, "correct"), *taken, early]
+        if not isinstance(early, int) or not all(0 <= n <= examples for n in counts):
             raise RefusedReply(f"counts outside 0..{examples}")
+        if taken.sum() != examples:
+            raise RefusedReply(f"{taken.sum():g} of {examples} samples left an exit")
 
     def accuracy(self) -> np.ndarray[Any, np.dtype[np.float64]]:
         """Return each client's accuracy averaged over its exits, shape (clients,)."""

@@ -39,7 +39,8 @@ def exchange(
     deadline = time.monotonic() + timeout
     waiting: dict[str, int] = {}
     pushed = list(grid.push_messages(messages)) if messages else []
-    pushed += [""] * (len(messages) - len(pushed))  # Flower's answer to "too large"
+    if len(pushed) != len(messages):  # e.g. none, where they are too large for gRPC
+        pushed = [""] * len(messages)
     for message, message_id in zip(messages, pushed, strict=True):
         node_id = message.metadata.dst_node_id
         if message_id:
@@ -49,8 +50,8 @@ def exchange(
     del messages
     portion = max(1, _BYTES_AT_ONCE // max(reply_bytes, 1))
     pause = _SHORTEST_PAUSE
-    while waiting and time.monotonic() < deadline:
-        arrived = False
+    while waiting:
+        late, arrived = time.monotonic() >= deadline, False
         pending = list(waiting)
         for start in range(0, len(pending), portion):
             for reply in grid.pull_messages(pending[start : start + portion]):
@@ -62,6 +63,8 @@ def exchange(
                     on_failure(found, reply.error.reason or "unknown error")
                 else:
                     yield reply
+        if late:
+            break
         pause = _SHORTEST_PAUSE if arrived else min(pause * 1.5, _LONGEST_PAUSE)
         if waiting:
             time.sleep(min(pause, max(deadline - time.monotonic(), 0)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from logging import WARNING
@@ -51,6 +52,43 @@ class Phase:
             "failures": self.failures,
             "down_bytes_per_client": self.down_bytes / count,
             "up_bytes_per_client": self.up_bytes / max(len(self.accepted), 1),
+        }
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is counted over a whole run."""
+
+    rounds: int = 0
+    failures: int = 0
+    skipped_rounds: int = 0
+    failed_in_a_row: int = 0
+    ended: str = ""
+    last_round: dict[str, Any] = field(default_factory=dict)
+    start: float = field(default_factory=time.monotonic)
+
+    def count(self, record: dict[str, Any]) -> None:
+        """Take in a round's record and complete it."""
+        parts = [record["train"], record.get("evaluate", {})]
+        record["seconds"] = sum(part.get("seconds", 0.0) for part in parts)
+        self.rounds = record["round"]
+        self.failures += sum(len(part.get("failures", ())) for part in parts)
+        if record["train"]["counts"]:
+            self.failed_in_a_row = 0
+        else:
+            self.skipped_rounds += 1
+            self.failed_in_a_row += 1
+        self.last_round = record
+
+    def summary(self) -> dict[str, Any]:
+        """Return the summary of the run."""
+        return {
+            "ended": self.ended,
+            "rounds": self.rounds,
+            "seconds": time.monotonic() - self.start,
+            "failures": self.failures,
+            "skipped_rounds": self.skipped_rounds,
+            "last_round": self.last_round,
         }
 
 

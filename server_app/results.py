@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 import time
+import uuid
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
 
+from common.protocol import Identity
 from common.settings import Settings
 from common.state import State
 from common.versions import versions
@@ -25,30 +27,35 @@ which early-exit inference stops; accuracy is a fraction, macs are per sample.""
 class Results:
     """The folder of one run.
 
-    It holds ``settings.json`` (with versions), ``rounds.jsonl``, ``clients.csv``,
-    ``shared.safetensors`` (the final shared parameters) and ``summary.json``.
+    It holds ``settings.json`` (with versions), ``roster.json``, ``rounds.jsonl``,
+    ``clients.csv``, ``shared.safetensors`` (the final shared parameters) and
+    ``summary.json``.
+
+    Parameters
+    ----------
+    folder
+        The folder; its name is the experiment's.
+    run
+        Identifies this run of the experiment to the clients.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, run: str) -> None:
         self.folder = folder
+        self.run = run
+        self._identities: dict[str, Any] = {}
 
     @classmethod
-    def create(cls, settings: Settings, start: float | None = None) -> Results:
+    def create(cls, settings: Settings) -> Results:
         """Make the folder of a new run and write its settings.
 
         Raises
         ------
         ValueError
-            The experiment's name is no folder name, or results stand there already.
+            Results stand there already.
         """
         name = settings.run.experiment or time.strftime(
-            f"{settings.method}-{settings.data.dataset}-%Y%m%d-%H%M%S",
-            time.localtime(start),
+            f"{settings.method}-{settings.data.dataset}-%Y%m%d-%H%M%S"
         )
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-            raise ValueError(
-                f"experiment = {name!r}: use letters, digits, '.', '_' and '-' only"
-            )
         folder = Path(settings.run.output_dir).expanduser() / name
         if (folder / "settings.json").exists():
             raise ValueError(
@@ -56,10 +63,11 @@ class Results:
                 "experiment name or move that folder away"
             )
         folder.mkdir(parents=True, exist_ok=True)
-        results = cls(folder)
+        results = cls(folder, run=uuid.uuid4().hex)
         results._write_json(
             "settings.json",
             {
+                "run": results.run,
                 "settings": settings.to_config(),
                 "versions": versions(),
                 "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -74,6 +82,11 @@ class Results:
         """Name of the run."""
         return self.folder.name
 
+    def add_identities(self, identities: Mapping[str, Identity]) -> None:
+        """Record who takes part in ``roster.json``, clients met earlier included."""
+        self._identities.update({n: asdict(i) for n, i in identities.items()})
+        self._write_json("roster.json", dict(sorted(self._identities.items())))
+
     def add_round(self, record: Mapping[str, Any]) -> None:
         """Append a round's record to ``rounds.jsonl``."""
         with (self.folder / "rounds.jsonl").open("a") as file:
@@ -86,7 +99,7 @@ class Results:
 
     def finish(self, shared: State, summary: Mapping[str, Any]) -> None:
         """Write the final shared parameters and the summary of the run."""
-        contiguous = {key: np.ascontiguousarray(value) for key, value in shared.items()}
+        contiguous = {k: np.asarray(v, order="C") for k, v in shared.items()}
         save_file(contiguous, self.folder / "shared.safetensors")
         self._write_json("summary.json", summary)
 

@@ -38,7 +38,8 @@ class Roster:
     Parameters
     ----------
     minimum
-        Number of clients needed.
+        Number of clients needed at the start; later one is enough, and the quorum of
+        a round decides.
     timeout
         Longest wait for them, in seconds.
     """
@@ -58,12 +59,8 @@ class Roster:
         clients = (self._known[i] for i in self._online if i in self._known)
         return sorted(clients, key=lambda client: client.name)
 
-    def by_node(self, node_id: int) -> Client | None:
-        """Return the client behind a node, connected or not."""
-        return self._known.get(node_id)
-
-    def refresh(self, grid: Grid) -> list[Client]:
-        """Look for new nodes and return the connected clients by name.
+    def refresh(self, grid: Grid) -> tuple[list[Client], bool]:
+        """Look for new nodes; return the clients by name, and whether some are new.
 
         Waits while fewer than the minimum are there. While nobody is known yet, it also
         waits for the answer of every node that is connected, so that a run starts with
@@ -75,7 +72,8 @@ class Roster:
         TooFewClients
             The minimum was not reached in time.
         """
-        first = not self._known
+        first, known = not self._known, set(self._known)
+        minimum = self._minimum if first else 1
         self._refused.clear()
         start = reported = time.monotonic()
         pause = 0.05
@@ -83,16 +81,16 @@ class Roster:
             self._ask(grid)
             self._hear(grid)
             unanswered = first and bool(self._asked)
-            if len(self.online) >= self._minimum and not unanswered:
-                return self.online
+            enough = len(self.online) >= minimum
             now = time.monotonic()
-            if now - start > self._timeout:
-                if len(self.online) >= self._minimum:
-                    return self.online
-                raise TooFewClients(self._too_few())
+            late = now - start > self._timeout
+            if enough and (late or not unanswered):
+                return self.online, bool(self._known.keys() - known)
+            if late:
+                raise TooFewClients(self._too_few(minimum))
             if now - reported > _LOG_INTERVAL:
                 reported = now
-                log(INFO, "Waiting for clients: %s", self._status())
+                log(INFO, "Waiting for clients: %s", self._status(minimum))
             time.sleep(pause)
             pause = min(pause * 1.5, 1.0)
 
@@ -106,11 +104,11 @@ class Roster:
             Message(RecordDict(), node_id, MessageType.QUERY, ttl=self._timeout)
             for node_id in sorted(new)
         ]
-        for message, message_id in zip(
-            messages, grid.push_messages(messages), strict=True
-        ):
-            if message_id:
-                self._asked[message_id] = message.metadata.dst_node_id
+        pushed = list(grid.push_messages(messages))
+        if len(pushed) == len(messages):  # else none was taken; they are asked again
+            for message, message_id in zip(messages, pushed, strict=True):
+                if message_id:
+                    self._asked[message_id] = message.metadata.dst_node_id
 
     def _hear(self, grid: Grid) -> None:
         if not self._asked:
@@ -138,6 +136,14 @@ class Roster:
                     f"{other.node_id}: give each node its own client-name",
                 )
                 return
+            log(
+                WARNING,
+                "Client %s is now node %s, it was node %s: without registered node "
+                "keys nobody can tell whether it is the same",
+                client.name,
+                client.node_id,
+                other.node_id,
+            )
             del self._known[other.node_id]
         self._known[client.node_id] = client
 
@@ -147,17 +153,18 @@ class Roster:
             self._warned.add((node_id, reason))
             log(WARNING, "Node %s does not take part: %s", node_id, reason)
 
-    def _status(self) -> str:
+    def _status(self, minimum: int) -> str:
         return (
-            f"{len(self.online)} of {self._minimum} known, {len(self._online)} nodes "
+            f"{len(self.online)} of {minimum} known, {len(self._online)} nodes "
             f"connected, {len(self._asked)} asked, {len(self._refused)} refused"
         )
 
-    def _too_few(self) -> str:
+    def _too_few(self, minimum: int) -> str:
         reasons = "".join(
             f"\n  node {node}: {reason}" for node, reason in self._refused.items()
         )
         return (
-            f"too few clients after {self._timeout:g} s: {self._status()}. Start more "
-            "nodes, or lower min-available-nodes, or raise wait-timeout." + reasons
+            f"too few clients after {self._timeout:g} s: {self._status(minimum)}. "
+            "Start more nodes, or lower min-available-nodes, or raise wait-timeout."
+            + reasons
         )

@@ -90,8 +90,5 @@ def select_students(
     )
     deeper = set(least_conflicting(similarity, extra).tolist()) if extra else set()
     return [
-        (*range(1, depth + (i in deeper) + 1), num_exits)
-        if depth + (i in deeper) < num_exits
-        else tuple(range(1, num_exits + 1))
-        for i in range(num_clients)
+        (*range(1, depth + (i in deeper) + 1), num_exits) for i in range(num_clients)
     ]

@@ -44,11 +44,11 @@ from server_app.averaging import OrderedMean
 from server_app.errors import QuorumMissed
 from server_app.evaluation import Evaluation
 from server_app.exchange import exchange
-from server_app.phase import Phase, round_line
+from server_app.phase import Phase, Tally, round_line
 from server_app.progress import Progress
 from server_app.results import Results
 from server_app.roster import Client, Roster
-from server_app.vetting import RefusedReply, vet_count, vet_state
+from server_app.vetting import RefusedReply, vet_count, vet_training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +64,8 @@ class PersonalizedStrategy(Strategy):
 
     Clients are sampled by name; replies are checked one by one, averaged as they
     arrive and summed in the order of the names; all clients are evaluated every k
-    rounds; a round has a deadline and a quorum, and a client that fails never ends
-    the run.
+    rounds; a round has a deadline and a quorum, and a client that fails or leaves
+    never ends the run.
 
     Parameters
     ----------
@@ -112,6 +112,10 @@ class PersonalizedStrategy(Strategy):
         """Return what each client to evaluate gets beside the shared parameters."""
         return [Instruction() for _ in clients]
 
+    def evaluation_arrays(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Return what of the shared parameters clients need for their evaluation."""
+        return arrays
+
     def absorb(self, client: str, reply: Reply) -> None:
         """Take in what a client sent beside the shared parameters.
 
@@ -129,7 +133,7 @@ class PersonalizedStrategy(Strategy):
         run, training = self.settings.run, self.settings.training
         log(
             INFO,
-            "%s: %d rounds, C = %g, E = %d, B = %d, learning rate %g x %g^t, seed %d",
+            "%s: %d rounds, C = %g, E = %d, B = %d, lr %g x %g^(t-1), seed %d",
             self.settings.method,
             self.num_rounds,
             run.fraction_train,
@@ -145,7 +149,7 @@ class PersonalizedStrategy(Strategy):
     ) -> Iterable[Message]:
         """Sample clients by name and address a message to each."""
         clients = self._sample(
-            "train", server_round, self.roster.refresh(grid), self._fraction_train
+            "train", server_round, self._clients(grid), self.settings.run.fraction_train
         )
         self._phase = Phase("training", server_round, clients)
         if not self._template:
@@ -165,8 +169,11 @@ class PersonalizedStrategy(Strategy):
         """
         phase = self._phase
         phase.mean = OrderedMean([client.name for client in phase.clients])
-        weighted_loss, examples = 0.0, 0
-        for name, reply in self._vetted(replies, self._vet_training):
+        uploads = self.uploads()
+        losses, counts = [], []
+        for name, reply in self._vetted(
+            replies, lambda _, reply: vet_training(reply, self._template, uploads)
+        ):
             assert reply.shared is not None
             count = vet_count(reply.metrics, NUM_EXAMPLES)
             phase.mean.add(name, reply.shared, count)
@@ -183,24 +190,27 @@ class PersonalizedStrategy(Strategy):
                 needed,
             )
             return None, None
-        for name in sorted(phase.accepted):
-            reply = phase.accepted[name]
+        for name, reply in sorted(phase.accepted.items()):
             self.absorb(name, reply)
-            count = vet_count(reply.metrics, NUM_EXAMPLES)
-            weighted_loss += count * _number(reply.metrics.get(TRAIN_LOSS))
-            examples += count
-        return to_record(shared), MetricRecord({TRAIN_LOSS: weighted_loss / examples})
+            if TRAIN_LOSS in reply.metrics:
+                losses.append(reply.metrics[TRAIN_LOSS])
+                counts.append(reply.metrics[NUM_EXAMPLES])
+        metrics = MetricRecord()
+        if losses:
+            metrics[TRAIN_LOSS] = float(np.average(losses, weights=counts))
+        return to_record(shared), metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Address a message to the clients to evaluate: all of them by default."""
-        with_data = [c for c in self.roster.refresh(grid) if c.identity.num_test > 0]
+        with_data = [c for c in self._clients(grid) if c.identity.num_test > 0]
         clients = self._sample(
             "evaluate", server_round, with_data, self.settings.run.fraction_evaluate
         )
         self._phase = Phase("evaluation", server_round, clients)
         instructions = self.instruct_evaluation(server_round, [c.name for c in clients])
+        arrays = self.evaluation_arrays(arrays)
         return self._messages(MessageType.EVALUATE, arrays, config, instructions)
 
     def aggregate_evaluate(
@@ -232,10 +242,14 @@ class PersonalizedStrategy(Strategy):
     ) -> Result:
         """Run all rounds; parameters as in Flower's ``Strategy.start``.
 
+        However the run ends, the results folder holds the shared parameters and a
+        summary that says how.
+
         Raises
         ------
         TooFewClients
-            ``min-available-nodes`` clients were not there within ``wait-timeout``.
+            ``min-available-nodes`` clients were not there within ``wait-timeout`` at
+            the start, or nobody later.
         QuorumMissed
             ``max-failed-rounds`` rounds in a row had no quorum.
         """
@@ -248,75 +262,78 @@ class PersonalizedStrategy(Strategy):
         result = Result(arrays=initial_arrays)
         if evaluate_fn and (metrics := evaluate_fn(0, initial_arrays)) is not None:
             result.evaluate_metrics_serverapp[0] = metrics
-        failed_rounds, totals = 0, {"failures": 0, "skipped_rounds": 0}
-        record: dict[str, Any] = {}
-        start = time.monotonic()
-        for server_round in range(1, num_rounds + 1):
-            round_start = time.monotonic()
-            messages = self.configure_train(
-                server_round, result.arrays, train_config, grid
-            )
-            arrays, metrics = self.aggregate_train(
-                server_round, self._exchange(grid, messages)
-            )
-            record = {"round": server_round, "train": self._phase.record()}
-            totals["failures"] += len(self._phase.failures)
-            if arrays is None:
-                failed_rounds += 1
-                totals["skipped_rounds"] += 1
-            else:
-                failed_rounds, result.arrays = 0, arrays
-            if metrics is not None:
-                result.train_metrics_clientapp[server_round] = metrics
-                record["train"] |= dict(metrics)
-            record["method"] = self.round_report()
-            record["train"]["seconds"] = time.monotonic() - round_start
-            if self._evaluates(server_round):
-                evaluation_start = time.monotonic()
-                messages = self.configure_evaluate(
-                    server_round, result.arrays, evaluate_config, grid
-                )
-                metrics = self.aggregate_evaluate(
-                    server_round, self._exchange(grid, messages)
-                )
-                record["evaluate"] = self._phase.record()
-                totals["failures"] += len(self._phase.failures)
-                if metrics is not None:
-                    result.evaluate_metrics_clientapp[server_round] = metrics
-                    record["evaluate"] |= dict(metrics)
-                record["evaluate"]["seconds"] = time.monotonic() - evaluation_start
-            if (
-                evaluate_fn
-                and (metrics := evaluate_fn(server_round, result.arrays)) is not None
-            ):
-                result.evaluate_metrics_serverapp[server_round] = metrics
-            record["seconds"] = time.monotonic() - round_start
+        tally = Tally()
+        try:
+            for server_round in range(1, num_rounds + 1):
+                record: dict[str, Any] = {"round": server_round}
+                record["train"] = self._train(grid, server_round, result, train_config)
+                record["method"] = self.round_report()
+                if self._evaluates(server_round):
+                    record["evaluate"] = self._evaluate(
+                        grid, server_round, result, evaluate_config
+                    )
+                if evaluate_fn:
+                    metrics = evaluate_fn(server_round, result.arrays)
+                    if metrics is not None:
+                        result.evaluate_metrics_serverapp[server_round] = metrics
+                tally.count(record)
+                if self.results is not None:
+                    self.results.add_round(record)
+                self._progress.finished(server_round, round_line(record))
+                if tally.failed_in_a_row >= self.settings.run.max_failed_rounds:
+                    raise QuorumMissed(
+                        f"{tally.failed_in_a_row} rounds in a row had no quorum, the "
+                        f"last one round {server_round}; see the warnings above for "
+                        "each client's reason"
+                    )
+            tally.ended = "finished"
+        except BaseException as error:
+            tally.ended = f"{type(error).__name__}: {error}"
+            raise
+        finally:
             if self.results is not None:
-                self.results.add_round(record)
-            self._progress.finished(server_round, round_line(record))
-            if failed_rounds >= self.settings.run.max_failed_rounds:
-                raise QuorumMissed(
-                    f"{failed_rounds} rounds in a row had no quorum, the last one "
-                    f"round {server_round}; see the warnings above for each client's "
-                    "reason"
-                )
-        if self.results is not None:
-            self.results.finish(
-                from_record(result.arrays),
-                {
-                    "rounds": num_rounds,
-                    "seconds": time.monotonic() - start,
-                    **totals,
-                    "last_round": record,
-                },
-            )
+                self.results.finish(from_record(result.arrays), tally.summary())
         return result
 
     # ---- parts -----------------------------------------------------------------------
 
-    @property
-    def _fraction_train(self) -> float:
-        return self.settings.run.fraction_train
+    def _train(
+        self, grid: Grid, server_round: int, result: Result, config: ConfigRecord
+    ) -> dict[str, Any]:
+        start = time.monotonic()
+        messages = self.configure_train(server_round, result.arrays, config, grid)
+        replies = self._exchange(grid, messages)
+        arrays, metrics = self.aggregate_train(server_round, replies)
+        record = self._phase.record()
+        if arrays is not None and metrics is not None:
+            result.arrays = arrays
+            result.train_metrics_clientapp[server_round] = metrics
+            record |= dict(metrics)
+        record["counts"] = arrays is not None
+        record["seconds"] = time.monotonic() - start
+        return record
+
+    def _evaluate(
+        self, grid: Grid, server_round: int, result: Result, config: ConfigRecord
+    ) -> dict[str, Any]:
+        start = time.monotonic()
+        messages = self.configure_evaluate(server_round, result.arrays, config, grid)
+        replies = self._exchange(grid, messages)
+        metrics = self.aggregate_evaluate(server_round, replies)
+        record = self._phase.record()
+        if metrics is not None:
+            result.evaluate_metrics_clientapp[server_round] = metrics
+            record |= dict(metrics)
+        record["seconds"] = time.monotonic() - start
+        return record
+
+    def _clients(self, grid: Grid) -> list[Client]:
+        clients, news = self.roster.refresh(grid)
+        if news and self.results is not None:
+            self.results.add_identities(
+                {client.name: client.identity for client in clients}
+            )
+        return clients
 
     def _evaluates(self, server_round: int) -> bool:
         due = server_round % self.settings.run.evaluate_every == 0
@@ -342,10 +359,11 @@ class PersonalizedStrategy(Strategy):
     ) -> list[Message]:
         phase = self._phase
         messages = []
-        shared_bytes = num_bytes(self._template)
+        shared_bytes = num_bytes(from_record(arrays))
         for client, instruction in zip(phase.clients, instructions, strict=True):
             request = Request(
                 experiment=self.results.experiment if self.results else "",
+                run=self.results.run if self.results else "",
                 server_round=phase.server_round,
                 shared={},
                 groups=instruction.groups,
@@ -404,20 +422,3 @@ class PersonalizedStrategy(Strategy):
                 len(phase.accepted),
                 len(phase.clients),
             )
-
-    def _vet_training(self, name: str, reply: Reply) -> None:
-        vet_count(reply.metrics, NUM_EXAMPLES)
-        if reply.shared is None:
-            raise RefusedReply("no shared parameters in the reply")
-        vet_state(reply.shared, self._template, f"shared parameters of {name}")
-        templates = self.uploads()
-        if reply.groups.keys() != templates.keys():
-            raise RefusedReply(
-                f"groups {sorted(reply.groups)}, expected {sorted(templates)}"
-            )
-        for group, template in templates.items():
-            vet_state(reply.groups[group], template, f"{group} of {name}")
-
-
-def _number(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else math.nan

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
 
+from common.protocol import NUM_EXAMPLES, TRAIN_LOSS, Reply
 from common.state import State
 
 MAX_EXAMPLES = 2**31
@@ -44,6 +46,34 @@ def vet_state(state: State, template: State, what: str) -> None:
             )
         if not np.isfinite(value).all():
             raise RefusedReply(f"{what}: {key} holds NaN or infinite values")
+
+
+def vet_training(reply: Reply, template: State, uploads: Mapping[str, State]) -> None:
+    """Check a reply to ``train``.
+
+    Parameters
+    ----------
+    template
+        The shared parameters as they went down.
+    uploads
+        A template of each group of arrays the method asks for.
+
+    Raises
+    ------
+    RefusedReply
+        n_k, the loss, the shared parameters or a group is not as it must be.
+    """
+    vet_count(reply.metrics, NUM_EXAMPLES)
+    loss = reply.metrics.get(TRAIN_LOSS, 0.0)
+    if not isinstance(loss, int | float) or not math.isfinite(loss):
+        raise RefusedReply(f"{TRAIN_LOSS} = {loss!r}: must be a finite number")
+    if reply.shared is None:
+        raise RefusedReply("no shared parameters in the reply")
+    vet_state(reply.shared, template, "shared parameters")
+    if reply.groups.keys() != uploads.keys():
+        raise RefusedReply(f"groups {sorted(reply.groups)}, expected {sorted(uploads)}")
+    for group, expected in uploads.items():
+        vet_state(reply.groups[group], expected, group)
 
 
 def vet_count(values: Mapping[str, object], key: str) -> int:

@@ -65,4 +65,5 @@ class PFedES(Trainer):
                 learning_rate=pfedes.extractor_learning_rate or None,
             )
         momentum |= extractor_momentum
-        return self.reply(extractor, loss), self.remember(private, momentum, state)
+        new_state = self.remember(private, momentum, request, state)
+        return self.reply(extractor, loss), new_state

@@ -12,7 +12,7 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from client_app.batches import Batch
+from client_app.batches import Batch, LocalData
 from client_app.losses import xfed_loss
 from client_app.personal_state import PersonalState
 from client_app.trainer import Trainer
@@ -28,7 +28,7 @@ class XFed(Trainer):
     """Trains the backbone, the last exit and the student exits; all exits stay here."""
 
     def network(self, request: Request, state: PersonalState | None) -> Network:
-        """Build φ with the personal exits; in evaluation maybe with the teacher's."""
+        """Build φ^t with the personal exits."""
         network = super().network(request, state)
         assert isinstance(network, Network)
         return network
@@ -46,11 +46,11 @@ class XFed(Trainer):
         kd_weight = xfed.lambda_ / (num_exits if xfed.kd_weight == "paper" else 1)
         distils = len(students) > 1 and kd_weight > 0
 
-        teacher = _Teacher(self, network, teacher_exit)
+        teacher = _Teacher(self.training_data)
         if xfed.last_exit == "aggregated":
             write_state(network, teacher_exit)
         if distils and xfed.teacher == "frozen":
-            teacher.freeze()
+            teacher.freeze(network, teacher_exit)
 
         def loss(batch: Batch) -> Tensor:
             logits = network(batch.inputs, [exit_ - 1 for exit_ in students])
@@ -68,18 +68,14 @@ class XFed(Trainer):
         reply = self.reply(
             network, mean_loss, groups={"exit": read_state(network, last_keys)}
         )
-        return reply, self.remember(network, momentum, state)
+        return reply, self.remember(network, momentum, request, state)
 
     def evaluate(self, request: Request, state: PersonalState | None) -> Reply:
         """Evaluate φ with the personal exits, or with h̄_i as the last one."""
+        network = self.network(request, state)
         if "teacher" in request.groups:
-            request_shared = {**request.shared, **request.groups["teacher"]}
-            request = Request(
-                experiment=request.experiment,
-                server_round=request.server_round,
-                shared=request_shared,
-            )
-        return super().evaluate(request, state)
+            write_state(network, _teacher_exit(request, last_exit_keys(network)))
+        return self.evaluation(network)
 
 
 class _Teacher:
@@ -89,24 +85,21 @@ class _Teacher:
     its logits are the same in every epoch and are computed once.
     """
 
-    def __init__(self, trainer: XFed, network: Network, teacher_exit: State) -> None:
-        self._trainer = trainer
-        self._network = network
-        self._exit = teacher_exit
+    def __init__(self, data: LocalData) -> None:
+        self._data = data
         self._frozen: nn.Module | None = None
         self._stored: Tensor | None = None
 
     @torch.no_grad()
-    def freeze(self) -> None:
+    def freeze(self, network: Network, teacher_exit: State) -> None:
         """Keep (φ^t, h̄_i) as they are now."""
-        frozen = deepcopy(self._network)
-        write_state(frozen, self._exit)
+        frozen = deepcopy(network)
+        write_state(frozen, teacher_exit)
         frozen.eval().requires_grad_(False)
-        data = self._trainer.local()
-        if data.augmented:
+        if self._data.augmented:
             self._frozen = frozen
         else:
-            portions = data.ordered(_TEACHER_BATCH)
+            portions = self._data.ordered(_TEACHER_BATCH)
             self._stored = torch.cat([_last_logits(frozen, b) for b in portions])
 
     def logits(self, batch: Batch, *, live: Tensor | None) -> Tensor:

@@ -17,7 +17,13 @@ import torch
 from torch import nn
 
 from common.data.spec import DataSpec
-from common.models.base import Network, last_exit_keys, logits_per_exit, shared_keys
+from common.models.base import (
+    BATCH_NORM,
+    Network,
+    last_exit_keys,
+    logits_per_exit,
+    shared_keys,
+)
 from common.models.convnet import CNN_WIDTHS, cnn, convnet
 from common.models.extractor import Extractor
 from common.models.macs import count_macs, early_exit_macs
@@ -27,6 +33,7 @@ from common.models.transformer import transformer
 from common.settings import HETEROGENEOUS
 
 __all__ = [
+    "BATCH_NORM",
     "Extractor",
     "Network",
     "build_extractor",

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from common.models.extractor import Extractor
 from common.settings import Scope
 
-_BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _EXITS = "exits."
 
 
@@ -169,7 +169,7 @@ def shared_keys(
     local = tuple(
         f"{name}."
         for name, module in network.named_modules(remove_duplicate=False)
-        if batch_norm == "local" and isinstance(module, _BATCH_NORM)
+        if batch_norm == "local" and isinstance(module, BATCH_NORM)
     )
     if scope == "backbone":
         local += (_EXITS,)

@@ -116,7 +116,11 @@ class XFed(PersonalizedStrategy):
         return [Instruction(groups={"teacher": teacher}) for teacher in teachers]
 
     def absorb(self, client: str, reply: Reply) -> None:
-        """Store h_im and Δ_i = h_im − what the client's last exit started from."""
+        """Store h_im and Δ_i = h_im − what the client's last exit started from.
+
+        With ``last-exit = own`` that is its last exit known here; where a reply was
+        lost since, Δ_i spans what the client trained in between, too.
+        """
         trained = reply.groups["exit"]
         start = (
             self._exit(client)

@@ -238,20 +238,20 @@ def test_pfedes_first_step_by_hand() -> None:
     for name, parameter in network.named_parameters():
         expected = parameter - 0.05 * (parameter.grad + 1e-4 * parameter)  # type: ignore
         torch.testing.assert_close(
-            torch.from_numpy(kept[name]), expected.detach(), rtol=1e-4, atol=1e-6
+            torch.tensor(kept[name]), expected.detach(), rtol=1e-4, atol=1e-6
         )
 
 
 def test_pfedes_gives_each_client_its_own_architecture() -> None:
     strategy, grid, _ = small.federation(small.settings("pfedes"))
-    models = [strategy.roster.by_node(n).identity.model for n in grid.contexts]  # type: ignore
+    models = [client.identity.model for client in strategy.roster.online]
     assert models == ["cnn-1", "cnn-2", "cnn-3"]
     sizes = [
         sum(v.size for v in s.part("model").values()) for s in states(grid).values()
     ]
     assert len(set(sizes)) == 3
     run = small.settings("pfedes", model="cnn-1")
-    nodes = {
+    nodes: dict[str, dict[str, Any]] = {
         "a": {"partition-id": 0, "num-partitions": 3},
         "b": {"partition-id": 1, "num-partitions": 3, "model": "cnn-5"},
         "c": {
@@ -260,8 +260,8 @@ def test_pfedes_gives_each_client_its_own_architecture() -> None:
             "model": "own_models:batch_norm_net",
         },
     }
-    strategy, grid, _ = small.federation(run, nodes=nodes)
-    models = [strategy.roster.by_node(n).identity.model for n in grid.contexts]  # type: ignore
+    strategy, _, _ = small.federation(run, nodes=nodes)
+    models = [client.identity.model for client in strategy.roster.online]
     assert models == ["cnn-1", "cnn-5", "own_models:batch_norm_net"]
 
 
@@ -419,3 +419,71 @@ def test_unequal_batches_weigh_every_sample_once() -> None:
     assert [len(p) for p in portions] == [16, 17]
     assert torch.cat(portions).tolist() == list(range(33))
     assert [len(p) for p in _portions(torch.arange(1), 16)] == [1]
+
+
+# ---- states that must not be used ----
+
+
+def test_a_diverged_round_keeps_the_last_good_state() -> None:
+    nodes = {"a": {"partition-id": 0, "num-partitions": 3}}
+    run = small.settings("xfed", min_available_nodes=1, max_failed_rounds=9)
+    _, grid, _ = small.federation(run, rounds=1, nodes=nodes)
+    good = states(grid)["a"]
+    wild = small.settings("xfed", learning_rate=1e30, momentum=0.0)
+    (context,) = grid.contexts.values()
+    context.run_config = wild.to_config()
+    _, message, _ = next(m for m in grid.log if m[1].metadata.message_type == "train")
+    with pytest.raises(ValueError, match="diverged"):
+        small.answer(message, context)
+    kept = states(grid)["a"]
+    assert equal(kept.arrays, good.arrays)
+
+
+@pytest.mark.parametrize("model", ["convnet", "resnet18"])
+def test_state_on_disk_equals_state_in_memory(tmp_path: Any, model: str) -> None:
+    run = small.settings("fedper", model=model)
+    _, memory, _ = small.federation(run, rounds=2)
+    nodes = {
+        f"client-{i}": {
+            "partition-id": i,
+            "num-partitions": 3,
+            "state-dir": str(tmp_path),
+        }
+        for i in range(3)
+    }
+    _, disk, _ = small.federation(run, rounds=2, nodes=nodes)
+    for (_, _, a), (_, _, b) in zip(
+        small.uploads(memory), small.uploads(disk), strict=True
+    ):
+        assert equal(a.shared or {}, b.shared or {})
+    assert len(list(tmp_path.rglob("*.safetensors"))) == 3
+
+
+def test_incomplete_parameters_are_refused() -> None:
+    from client_app.node import open_client
+    from client_app.trainer import Trainer
+    from common.protocol import Request
+
+    run = small.settings("fedper")
+    _, grid, _ = small.federation(run, rounds=1)
+    trainer = Trainer(run, open_client(run, next(iter(grid.contexts.values()))))
+    _, request, _ = small.uploads(grid)[0]
+    state = states(grid)["client-0"]
+    trainer.network(request, state)
+    half = Request(
+        experiment="",
+        run="",
+        server_round=1,
+        shared={"blocks.0.0.bias": request.shared["blocks.0.0.bias"]},
+    )
+    with pytest.raises(ValueError, match=r"received lack \['blocks\.0\.0\.weight'"):
+        trainer.network(half, state)
+    empty = PersonalState(method="fedper", model="convnet", run="", rounds_trained=1)
+    with pytest.raises(ValueError, match="stored state lack"):
+        trainer.network(request, empty)
+
+
+def test_pfedes_evaluation_needs_nothing_from_the_server() -> None:
+    _, grid, _ = small.federation(small.settings("pfedes"), rounds=1)
+    assert all(not r.shared for _, r, _ in small.uploads(grid, "evaluate"))
+    assert all(r.shared for _, r, _ in small.uploads(grid))

@@ -12,6 +12,7 @@ from client_app.personal_state import FileStore, MemoryStore, PersonalState, Sta
 STATE = PersonalState(
     method="xfed",
     model="convnet",
+    run="1f",
     rounds_trained=3,
     arrays={
         "model.exits.0.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -31,6 +32,7 @@ def same(a: PersonalState | None, b: PersonalState) -> None:
     assert a.arrays.keys() == b.arrays.keys()
     for key, value in b.arrays.items():
         assert a.arrays[key].dtype == value.dtype
+        assert a.arrays[key].shape == value.shape
         np.testing.assert_array_equal(a.arrays[key], value)
 
 
@@ -66,7 +68,7 @@ def test_failed_write_keeps_the_last_good_state(
     monkeypatch.setattr(os, "fsync", full_disk)
     with pytest.raises(OSError, match="No space"):
         store.save(
-            PersonalState(method="xfed", model="convnet", rounds_trained=4, arrays={})
+            PersonalState(method="xfed", model="convnet", run="1f", rounds_trained=4)
         )
     monkeypatch.undo()
     same(store.load(), STATE)
@@ -91,9 +93,29 @@ def test_foreign_file_is_named(tmp_path: Path) -> None:
         FileStore(tmp_path, "a").load()
 
 
-def test_state_of_another_method_or_model_is_refused() -> None:
-    STATE.check("xfed", "convnet", "here")
+def test_state_of_another_run_is_refused() -> None:
+    STATE.check("xfed", "convnet", "1f", "here")
     with pytest.raises(StateError, match="here belongs to method 'xfed'"):
-        STATE.check("fedper", "convnet", "here")
+        STATE.check("fedper", "convnet", "1f", "here")
     with pytest.raises(StateError, match="'resnet18'"):
-        STATE.check("xfed", "resnet18", "here")
+        STATE.check("xfed", "resnet18", "1f", "here")
+    with pytest.raises(StateError, match=r"run '1f' .* starts anew: choose another"):
+        STATE.check("xfed", "convnet", "2e", "here")
+
+
+def test_values_that_are_not_finite_are_named() -> None:
+    STATE.require_finite("here")
+    arrays = {"model.w": np.array([1.0, np.inf])}
+    state = PersonalState(
+        method="xfed", model="convnet", run="", rounds_trained=1, arrays=arrays
+    )
+    with pytest.raises(StateError, match=r"model\.w .* here keeps its last good"):
+        state.require_finite("here")
+
+
+def test_similar_names_have_files_of_their_own(tmp_path: Path) -> None:
+    names = ["ward a", "ward/a", "ward_a", "Bär", "Bör", "..", "a%2Fb"]
+    assert len({FileStore(tmp_path, name).where for name in names}) == len(names)
+    for name in names:
+        FileStore(tmp_path, name).save(STATE)
+    assert len(list(tmp_path.iterdir())) == len(names)

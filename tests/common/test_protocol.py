@@ -1,10 +1,19 @@
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pytest
 from flwr.common import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from common.protocol import Identity, ProtocolError, Reply, Request
+from common.protocol import (
+    Identity,
+    ProtocolError,
+    Reply,
+    Request,
+    from_record,
+    to_record,
+)
 from common.state import State
 
 STATE: State = {
@@ -25,13 +34,14 @@ def same(a: State, b: State) -> None:
 def test_request_survives_the_way() -> None:
     request = Request(
         experiment="trial",
+        run="1f",
         server_round=3,
         shared=STATE,
         groups={"teacher": {"b": np.ones(2)}},
         values={"students": [1, 3]},
     )
     back = Request.from_records(request.to_records())
-    assert (back.experiment, back.server_round) == ("trial", 3)
+    assert (back.experiment, back.run, back.server_round) == ("trial", "1f", 3)
     assert back.values == {"students": [1, 3]}
     same(back.shared, STATE)
     same(back.groups["teacher"], {"b": np.ones(2)})
@@ -93,9 +103,81 @@ def test_incomplete_replies_are_named() -> None:
         Identity.from_records(RecordDict({"identity": ConfigRecord({"client": 3})}))
 
 
-def test_unreadable_arrays_are_named() -> None:
+def npz() -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, np.ones(2))
+    return stream.getvalue()
+
+
+def forged() -> bytes:
+    """A header that claims far more values than follow."""
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        stream, {"descr": "<f4", "fortran_order": False, "shape": (10**14,)}
+    )
+    return stream.getvalue() + b"few"
+
+
+def pickled() -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, np.array([{}], dtype=object), allow_pickle=True)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"garbage", b"PK\x03\x04junk", npz(), forged(), pickled()]
+)
+def test_unreadable_arrays_are_named(content: bytes) -> None:
     record = ArrayRecord([np.ones(2)])
-    record["0"].data = b"garbage"
+    record["0"].data = content
     records = RecordDict({"metrics": MetricRecord({"n": 1}), "arrays": record})
-    with pytest.raises(ProtocolError, match="arrays"):
+    with pytest.raises(ProtocolError, match="arrays: 0: "):
         Reply.from_records(records)
+
+
+def test_array_layouts() -> None:
+    state = {
+        "fortran": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        "strided": np.arange(12.0)[::2],
+        "empty": np.zeros((0, 3)),
+    }
+    same(from_record(to_record(state)), state)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("macs", ["a"]),
+        ("macs", [-1]),
+        ("macs", [1.5]),
+        ("client", ""),
+        ("client", "a\x1b[31m"),
+        ("num_train", -1),
+        ("num_test", True),
+    ],
+)
+def test_impossible_identities_are_named(name: str, value: object) -> None:
+    record = ConfigRecord(
+        {
+            "client": "a",
+            "num_train": 1,
+            "num_test": 1,
+            "model": "m",
+            "macs": [1],
+            "device": "cpu",
+            "versions": "",
+        }
+    )
+    record[name] = value  # type: ignore[assignment]
+    with pytest.raises(
+        ProtocolError, match=f"identity: .*{name.split('_')[0]}|negative"
+    ):
+        Identity.from_records(RecordDict({"identity": record}))
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", ".hidden", "a b"])
+def test_an_experiment_is_no_path(name: str) -> None:
+    request = Request(experiment="x", run="", server_round=1, shared={}).to_records()
+    request.config_records["config"]["experiment"] = name
+    with pytest.raises(ProtocolError, match="experiment"):
+        Request.from_records(request)

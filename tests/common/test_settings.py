@@ -56,8 +56,10 @@ def test_all_problems_are_reported_at_once() -> None:
     assert "fraction-train = 1.5: must be a number above 0 and at most 1" in text
 
 
-def test_not_a_number_is_refused() -> None:
-    assert "nan" in problems(learning_rate=float("nan"))[0]
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_numbers_must_be_finite(value: float) -> None:
+    assert str(value) in problems(learning_rate=value)[0]
+    assert str(value) in problems(round_timeout=value)[0]
 
 
 @pytest.mark.parametrize(
@@ -72,6 +74,8 @@ def test_not_a_number_is_refused() -> None:
         ({"xfed__last_exit": "own", "xfed__teacher": "live"}, "aggregated"),
         ({"dataset": "custom", "num_classes": 3, "channels": 3}, "image-size = 0"),
         ({"channels": 2}, "must be 1 or 3"),
+        ({"num_classes": 1}, "at least 2"),
+        ({"experiment": "../x"}, "letters, digits"),
         ({"num_classes": 3, "class_names": "a,b"}, "2 names"),
     ],
 )

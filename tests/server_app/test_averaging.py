@@ -90,8 +90,9 @@ def test_mean_of_equal_states_is_that_state() -> None:
     np.testing.assert_array_equal(result["b"], state["b"])
 
 
-def test_scalars_keep_their_shape() -> None:
-    mean = OrderedMean(["a", "b"])
+@pytest.mark.parametrize("waiting_bytes", [0, 100])
+def test_scalars_keep_their_shape(waiting_bytes: int) -> None:
+    mean = OrderedMean(["a", "b"], waiting_bytes)
     mean.add("b", {"x": np.array(3.0)}, 1)
     mean.add("a", {"x": np.array(1.0)}, 1)
     result = mean.result()

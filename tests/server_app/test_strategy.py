@@ -113,6 +113,8 @@ def bad(kind: str) -> toy.Train:
             metrics["num-examples"] = 0
         elif kind == "absurd":
             metrics["num-examples"] = 2**50
+        elif kind == "loss":
+            metrics["train-loss"] = float("nan")
         elif kind == "no arrays":
             return Reply(metrics=metrics)
         elif kind == "private":
@@ -135,6 +137,7 @@ def bad(kind: str) -> toy.Train:
         ("absurd", "num-examples = 1125899906842624"),
         ("no arrays", "no shared parameters"),
         ("private", r"groups \['exit'\]"),
+        ("loss", "train-loss = nan"),
     ],
 )
 def test_one_bad_client_never_ends_the_run(
@@ -224,17 +227,62 @@ def test_all_clients_are_evaluated_though_few_train() -> None:
     assert sorted(evaluated) == [f"client-{i}" for i in range(10)]
 
 
-def test_an_impossible_evaluation_is_refused() -> None:
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"correct": [11, 0]},
+        {"correct": [1]},
+        {"taken": [0, 0]},
+        {"taken": [10, 10]},
+        {"loss": [float("nan"), 0.0]},
+        {"early-correct": -1},
+        {"num-examples": 0},
+    ],
+)
+def test_an_impossible_evaluation_is_refused(changes: dict[str, Any]) -> None:
     def boastful(name: str, request: Request) -> Reply:
         reply = toy.evaluation(name, request)
         if name == "client-2":
-            reply = Reply(metrics={**reply.metrics, "correct": [11, 0]})
+            reply = Reply(metrics={**reply.metrics, **changes})
         return reply
 
     grid = toy.grid(3)
     grid._handler = toy.handler(evaluate=boastful)
     _, result = run(grid)
-    assert result.evaluate_metrics_clientapp[1]["accuracy-mean"] == pytest.approx(0.05)
+    metrics = result.evaluate_metrics_clientapp[1]
+    assert metrics["accuracy-mean"] == pytest.approx(0.05)
+    assert metrics["early-macs-mean"] == pytest.approx(22)
+
+
+def test_a_run_that_fails_leaves_what_it_has(tmp_path: Path) -> None:
+    settings = toy.settings(output_dir=str(tmp_path), experiment="x")
+    with pytest.raises(QuorumMissed):
+        run(
+            toy.grid(3, fails_in(2, 3)),
+            rounds=5,
+            results=Results.create(settings),
+            quorum=0.5,
+            max_failed_rounds=2,
+        )
+    summary = json.loads((tmp_path / "x" / "summary.json").read_text())
+    assert summary["ended"].startswith("QuorumMissed: 2 rounds in a row")
+    assert summary["rounds"] == 3
+    from safetensors.numpy import load_file
+
+    stored = load_file(tmp_path / "x" / "shared.safetensors")
+    np.testing.assert_allclose(stored["w"], 8 / 6)
+
+
+def test_a_client_that_leaves_for_good_does_not_end_the_run() -> None:
+    grid = toy.grid(3)
+
+    def leaves(name: str, request: Request) -> Reply:
+        grid.offline.add(grid.node("client-2"))
+        return toy.add_number(name, request)
+
+    grid._handler = toy.handler(leaves)
+    _, result = run(grid, rounds=3, min_available_nodes=3, wait_timeout=0.3)
+    assert list(result.train_metrics_clientapp) == [1, 2, 3]
 
 
 def test_central_evaluation_is_called() -> None:
@@ -272,8 +320,11 @@ def test_results_folder(tmp_path: Path) -> None:
         np.testing.assert_array_equal(stored[key], value)
     with pytest.raises(ValueError, match="already holds the results"):
         Results.create(settings)
-    with pytest.raises(ValueError, match="letters, digits"):
-        Results.create(toy.settings(output_dir=str(tmp_path), experiment="../x"))
+    roster = json.loads((folder / "roster.json").read_text())
+    assert list(roster) == ["client-0", "client-1", "client-2"]
+    assert roster["client-1"]["num_train"] == 2
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["ended"], summary["rounds"]) == ("finished", 2)
 
 
 def test_replies_are_fetched_in_portions_and_not_hoarded() -> None:
@@ -290,7 +341,9 @@ def test_replies_are_fetched_in_portions_and_not_hoarded() -> None:
     grid.pull_messages = counting  # type: ignore[method-assign]
     messages = [
         Message(
-            Request(experiment="", server_round=1, shared=toy.INITIAL).to_records(),
+            Request(
+                experiment="", run="", server_round=1, shared=toy.INITIAL
+            ).to_records(),
             node,
             "train",
         )

@@ -2,15 +2,17 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
-import huggingface_hub
 import numpy as np
 import pytest
 import torch
 import torchvision
-from sklearn.datasets import load_digits
+from extras import REASON
 
 from common.data import data_spec, load_client_data
 from common.data.download import fetch
+
+huggingface_hub = pytest.importorskip("huggingface_hub", reason=REASON)
+load_digits = pytest.importorskip("sklearn.datasets", reason=REASON).load_digits
 
 
 def load(settings, **values):

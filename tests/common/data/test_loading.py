@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from extras import needs_datasets
 
 from common.data import DataSpec, decoded, load_client_data, loading
 from common.data.text import train_tokenizer
@@ -247,6 +248,7 @@ def central(tmp_path, write_images):
     return folder, as_rows(train) + as_rows(test)
 
 
+@needs_datasets
 @pytest.mark.parametrize("partition", ["dirichlet", "pathological", "iid"])
 def test_one_data_set_is_merged_dealt_out_and_split(settings, central, partition):
     folder, everything = central
@@ -270,6 +272,7 @@ def test_one_data_set_is_merged_dealt_out_and_split(settings, central, partition
         assert data.name is None
 
 
+@needs_datasets
 def test_cached_partition_needs_no_partitioner(settings, central, monkeypatch):
     given = settings(dataset="cifar10", data_path=str(central[0]), min_partition_size=4)
 
@@ -289,6 +292,7 @@ def test_cached_partition_needs_no_partitioner(settings, central, monkeypatch):
     assert rows(load(seed=1).train) != rows(first.train)
 
 
+@needs_datasets
 def test_class_that_no_client_has_is_fine(settings, tmp_path, write_images):
     write_images(tmp_path / "train.parquet", [0, 7] * 10)
     given = settings(dataset="cifar10", data_path=str(tmp_path), min_partition_size=4)
@@ -319,6 +323,7 @@ def test_custom_data_cannot_be_downloaded(custom):
 # Text
 
 
+@needs_datasets
 def test_one_data_set_of_text_trains_its_tokenizer(settings, tmp_path, write_parquet):
     texts = [f"story number {i} about cats" for i in range(12)]
     labels = ["World", "Sports", "Business", "Sci/Tech"] * 3
@@ -338,6 +343,7 @@ def test_one_data_set_of_text_trains_its_tokenizer(settings, tmp_path, write_par
     assert rows(again.train) != rows(data.train)
 
 
+@needs_datasets
 @pytest.mark.parametrize("place", ["own", "."])
 def test_own_text_takes_the_shared_tokenizer(settings, tmp_path, write_parquet, place):
     own = tmp_path / "own"
@@ -370,6 +376,7 @@ def digests(cache, *paths):
 """
 
 
+@needs_datasets
 def test_other_process_with_other_hashes_loads_the_same(
     settings, tmp_path, central, write_parquet
 ):

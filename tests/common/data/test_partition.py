@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from extras import needs_datasets
 
 from common.data import partition
 from common.data.partition import deal_classes, partition_rows, repair
+
+pytestmark = needs_datasets
 
 TARGETS = np.random.default_rng(1).permutation(np.arange(1000) % 10)
 

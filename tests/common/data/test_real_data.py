@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from extras import needs_datasets
 
 from common.data import data_spec, load_client_data, to_model_input
 
@@ -33,6 +34,7 @@ def test_benchmark_federation(settings, shared_data):
         load(given, 21)
 
 
+@needs_datasets
 @pytest.mark.parametrize(
     ("dataset", "part", "image_size", "rows"),
     [
@@ -64,6 +66,7 @@ def test_tinyimagenet_at_32_pixels_needs_the_setting(settings, shared_data, tmp_
         load(given, 10)
 
 
+@needs_datasets
 def test_news(settings, shared_data, tmp_path):
     path = only(shared_data / "agnews", "test.parquet", tmp_path)
     given = settings(dataset="agnews", data_path=path)

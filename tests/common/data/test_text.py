@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from extras import REASON
 
 from common.data import text
+
+pytest.importorskip("tokenizers", reason=REASON)
+
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 TEXTS = ["The cat sat on the mat.", "A dog barked at the cat", "Über 100 Katzen: 猫"]
 
