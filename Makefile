@@ -31,7 +31,7 @@ federation: install ## Run a real federation on this machine: TLS, node keys, gR
 	$(BIN)/python -m deploy.federation --nodes 3 \
 	    --run-config "method='xfed' num-server-rounds=3 min-available-nodes=3" \
 	    --run-config "method='pfedes' model='heterogeneous' num-server-rounds=3 \
-	        min-available-nodes=3 learning-rate=0.01 weight-decay=0.001"
+	        min-available-nodes=3 learning-rate=0.05 local-epochs=5 batch-size=16"
 
 test: install ## Run all tests
 	$(BIN)/python -m pytest
