@@ -34,11 +34,11 @@ def train(message: Message, context: Context) -> Message:
     """Train for one round; the new personal state is stored last."""
     from client_app.node import open_session
 
-    session = open_session(message, context)
+    session = open_session(message, context, repeats=True)
     reply, state = session.trainer.train(session.request, session.state)
     state.require_finite(session.store.where)
     answer = Message(reply.to_records(), reply_to=message)
-    session.store.save(state)
+    session.store.save(state, session.request.checkpoint)
     return answer
 
 

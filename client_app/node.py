@@ -107,8 +107,16 @@ class Session:
     state: PersonalState | None
 
 
-def open_session(message: Message, context: Context) -> Session:
+def open_session(
+    message: Message, context: Context, *, repeats: bool = False
+) -> Session:
     """Read the message, open this node's client and its personal state.
+
+    Parameters
+    ----------
+    repeats
+        Take the state from before the message's round, also where that round was
+        trained already; else the state of that round where there is one.
 
     Raises
     ------
@@ -118,10 +126,10 @@ def open_session(message: Message, context: Context) -> Session:
     settings = parse_settings(context.run_config)
     request = Request.from_records(message.content)
     client = open_client(settings, context)
-    store = open_store(context, request.experiment, client.name)
-    state = store.load()
+    store = open_store(settings, context, request, client.name)
+    state = store.load(request.server_round - 1 if repeats else request.server_round)
     if state is not None:
-        state.check(settings.method, client.model, request.run, store.where)
+        state.check(settings.method, client.model, store.where)
     return Session(request, TRAINERS[settings.method](settings, client), store, state)
 
 
@@ -131,13 +139,16 @@ def inference_macs(model: str, spec: DataSpec) -> list[int]:
     return list(early_exit_macs(build_network(model, spec, seed=0), spec))
 
 
-def open_store(context: Context, experiment: str, client: str) -> Store:
+def open_store(
+    settings: Settings, context: Context, request: Request, client: str
+) -> Store:
     """Return where this client's personal state is kept."""
-    state_dir = NodeConfig.parse(context.node_config).state_dir
+    node = NodeConfig.parse(context.node_config)
+    state_dir = node.state_dir or settings.run.state_dir
     if not state_dir:
         return MemoryStore(context.state)
-    folder = Path(state_dir).expanduser() / (experiment or f"run-{context.run_id}")
-    return FileStore(folder, client)
+    experiment = request.experiment or f"run-{context.run_id}"
+    return FileStore(Path(state_dir).expanduser() / experiment, client, request.run)
 
 
 def _partition_name(node: NodeConfig) -> str:

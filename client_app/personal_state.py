@@ -1,17 +1,15 @@
 """What stays on the client between rounds, and how it survives.
 
 In a simulation the state lives in Flower's ``Context.state``. On a deployed node that
-is only in the memory of the SuperNode and gone with it; so with ``state-dir`` in the
-node's configuration the state is a file,
-``state-dir/<experiment>/<client>.safetensors``.
+is only in the memory of the SuperNode and gone with it; so with ``state-dir`` the state
+is a file per round trained, ``state-dir/<experiment>/<client>/round-<t>.safetensors``.
+A server that resumes may repeat rounds; the states from before them are kept for that.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -21,11 +19,13 @@ from flwr.common import ConfigRecord, RecordDict
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from common.files import write_atomically
 from common.protocol import from_record, to_record
 from common.state import State
 
 SCHEMA: Final = 1
 _ARRAYS, _INFO = "personal", "personal-info"
+_REMEDY = "choose another experiment name, or move the states away"
 
 
 class StateError(ValueError):
@@ -43,7 +43,10 @@ class PersonalState:
     method: str
     model: str
     run: str
+    server_round: int
+    """Round in which the state was trained."""
     rounds_trained: int
+    """Number of rounds in which this client trained."""
     arrays: State = field(default_factory=dict)
 
     def part(self, prefix: str) -> State:
@@ -55,18 +58,12 @@ class PersonalState:
             if key.startswith(start)
         }
 
-    def check(self, method: str, model: str, run: str, where: str) -> None:
-        """Raise :class:`StateError` where the state is not of this run."""
-        remedy = "choose another experiment name, or move the state away"
+    def check(self, method: str, model: str, where: str) -> None:
+        """Raise :class:`StateError` where the state is of another method or model."""
         if (self.method, self.model) != (method, model):
             raise StateError(
                 f"{where} belongs to method {self.method!r} with model {self.model!r}, "
-                f"but this run uses {method!r} with {model!r}: {remedy}"
-            )
-        if self.run != run:
-            raise StateError(
-                f"{where} belongs to run {self.run!r} of this experiment, but this is "
-                f"run {run!r}, which starts anew: {remedy}"
+                f"but this run uses {method!r} with {model!r}: {_REMEDY}"
             )
 
     def require_finite(self, where: str) -> None:
@@ -81,15 +78,19 @@ class PersonalState:
 
 
 class MemoryStore:
-    """Keeps the state in Flower's ``Context.state``, under the run's id."""
+    """Keeps the last state in Flower's ``Context.state``, under the run's id."""
 
     where = "the client's state in memory"
 
     def __init__(self, records: RecordDict) -> None:
         self._records = records
 
-    def load(self) -> PersonalState | None:
-        """Return the stored state; None before the first training."""
+    def load(self, last_round: int) -> PersonalState | None:
+        """Return the state; None before the first training.
+
+        A server that resumes is a new run to Flower, with no such state, so there is
+        never one to go back to.
+        """
         if _INFO not in self._records:
             return None
         info = self._records.config_records[_INFO]
@@ -97,25 +98,27 @@ class MemoryStore:
             method=str(info["method"]),
             model=str(info["model"]),
             run=str(info["run"]),
+            server_round=int(str(info["server-round"])),
             rounds_trained=int(str(info["rounds-trained"])),
             arrays=from_record(self._records.array_records[_ARRAYS]),
         )
 
-    def save(self, state: PersonalState) -> None:
-        """Replace the stored state."""
+    def save(self, state: PersonalState, checkpoint: int) -> None:
+        """Replace the state."""
         self._records[_ARRAYS] = to_record(state.arrays)
         self._records[_INFO] = ConfigRecord(
             {
                 "method": state.method,
                 "model": state.model,
                 "run": state.run,
+                "server-round": state.server_round,
                 "rounds-trained": state.rounds_trained,
             }
         )
 
 
 class FileStore:
-    """Keeps the state in a safetensors file, replaced atomically.
+    """Keeps states in safetensors files, one per round trained, written atomically.
 
     Parameters
     ----------
@@ -123,72 +126,87 @@ class FileStore:
         ``state-dir/<experiment>``.
     client
         The client's name.
+    run
+        Identifies the run; the states of another are neither used nor overwritten.
     """
 
-    def __init__(self, folder: Path, client: str) -> None:
-        self._path = folder / f"{quote(client, safe=' ')}.safetensors"
-        self.where = str(self._path)
+    def __init__(self, folder: Path, client: str, run: str) -> None:
+        self._run = run
+        self._folder = folder / f"client-{quote(client, safe=' ')}"
+        self.where = str(self._folder)
 
-    def load(self) -> PersonalState | None:
-        """Return the stored state; None where there is no file.
+    def load(self, last_round: int) -> PersonalState | None:
+        """Return the last state trained in `last_round` or before.
+
+        None where this client had not trained by then.
 
         Raises
         ------
         StateError
-            The file is truncated, of another kind, or of an unknown schema.
+            The file is truncated, of another kind, of an unknown schema or of another
+            run, or states that old are no longer kept.
         """
-        if not self._path.exists():
-            return None
-        try:
-            with safe_open(self._path, framework="numpy") as file:
-                info = json.loads((file.metadata() or {}).get("state", "null"))
-                arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-        except (SafetensorError, OSError, ValueError) as error:
+        paths = self._paths()
+        if paths and (last := _load(paths[-1])).run != self._run:
             raise StateError(
-                f"{self._path} is damaged ({error}): restore it from a backup, or move "
-                "it away to start this client anew"
-            ) from error
-        if not isinstance(info, dict) or info.get("schema") != SCHEMA:
-            raise StateError(
-                f"{self._path} is no personal state of schema {SCHEMA}: move it away, "
-                "or use the version of the app that wrote it"
+                f"{self._folder} belongs to run {last.run!r} of this experiment, but "
+                f"this is run {self._run!r}, which starts anew: {_REMEDY}"
             )
-        return PersonalState(
-            method=info["method"],
-            model=info["model"],
-            run=info["run"],
-            rounds_trained=info["rounds_trained"],
-            arrays=arrays,
-        )
+        fitting = [path for path in paths if _round(path) <= last_round]
+        if fitting:
+            return _load(fitting[-1])
+        if paths and (first := _load(paths[0])).rounds_trained > 1:
+            raise StateError(
+                f"{self._folder} holds no state from before round {last_round + 1}, "
+                f"the oldest is of round {first.server_round}: the server went back "
+                "further than its checkpoints; choose another experiment name"
+            )
+        return None
 
-    def save(self, state: PersonalState) -> None:
-        """Write the state beside the old one, flush it to the disk, then replace."""
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        info = {
-            "schema": SCHEMA,
-            "method": state.method,
-            "model": state.model,
-            "run": state.run,
-            "rounds_trained": state.rounds_trained,
-        }
+    def save(self, state: PersonalState, checkpoint: int) -> None:
+        """Write the state, then remove those no resumed server can ask for.
+
+        Parameters
+        ----------
+        checkpoint
+            Last round the server can go back to.
+        """
+        info = {"schema": SCHEMA, **asdict(state)}
+        del info["arrays"]
         content = save(state.arrays, metadata={"state": json.dumps(info)})
-        handle, temporary = tempfile.mkstemp(
-            dir=self._path.parent, prefix=f".{self._path.name}."
-        )
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self._path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-        folder = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        name = f"round-{state.server_round:06d}.safetensors"
+        write_atomically(self._folder / name, content)
+        for path in self._paths():
+            if _round(path) > state.server_round:
+                path.unlink()  # of rounds that are being repeated
+        needed = [path for path in self._paths() if _round(path) <= checkpoint]
+        for path in needed[:-1]:
+            path.unlink()
+
+    def _paths(self) -> list[Path]:
+        return sorted(self._folder.glob("round-*.safetensors"))
 
 
 Store = MemoryStore | FileStore
+
+
+def _round(path: Path) -> int:
+    return int(path.stem.removeprefix("round-"))
+
+
+def _load(path: Path) -> PersonalState:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            info = json.loads((file.metadata() or {}).get("state", "null"))
+            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError) as error:
+        raise StateError(
+            f"{path} is damaged ({error}): restore it from a backup, or move the "
+            "folder away to start this client anew"
+        ) from error
+    if not isinstance(info, dict) or info.pop("schema", None) != SCHEMA:
+        raise StateError(
+            f"{path} is no personal state of schema {SCHEMA}: move it away, or use the "
+            "version of the app that wrote it"
+        )
+    return PersonalState(**info, arrays=arrays)

@@ -197,6 +197,7 @@ class Trainer:
             method=self.settings.method,
             model=self.client.model,
             run=request.run,
+            server_round=request.server_round,
             rounds_trained=(state.rounds_trained if state else 0) + 1,
             arrays={
                 **{f"model.{key}": value for key, value in model.items()},

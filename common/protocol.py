@@ -93,6 +93,8 @@ class Request:
     """Identifies the run, so that states of another are not taken for its own."""
     server_round: int
     """Round t, counted from 1."""
+    checkpoint: int = 0
+    """Last round the server can go back to; older personal states are not needed."""
     shared: State
     """The shared parameters."""
     groups: Mapping[str, State] = field(default_factory=dict)
@@ -112,6 +114,7 @@ class Request:
             "experiment": self.experiment,
             "run": self.run,
             SERVER_ROUND: self.server_round,
+            "checkpoint": self.checkpoint,
             **self.values,
         }
         records = RecordDict(
@@ -130,11 +133,13 @@ class Request:
         config = dict(_record(records, CONFIG, ConfigRecord))
         experiment, run = config.pop("experiment", ""), config.pop("run", "")
         server_round = config.pop(SERVER_ROUND, None)
+        checkpoint = config.pop("checkpoint", 0)
         if not (
             isinstance(experiment, str)
             and (experiment == "" or is_experiment_name(experiment))
             and isinstance(run, str)
             and type(server_round) is int
+            and type(checkpoint) is int
         ):
             raise ProtocolError(
                 f"experiment = {experiment!r}, run = {run!r}, "
@@ -144,6 +149,7 @@ class Request:
             experiment=experiment,
             run=run,
             server_round=server_round,
+            checkpoint=checkpoint,
             shared=_arrays(records, ARRAYS),
             groups=_groups(records),
             values=config,

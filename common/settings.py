@@ -37,6 +37,19 @@ class RunSettings:
         "Name of the run: results go to `output-dir`/`experiment`, personal states to "
         "`state-dir`/`experiment`. Empty: made from method, data set and time.",
     )
+    resume: bool = setting(
+        False,
+        "Go on after the last finished round of `experiment`, where there is one.",
+    )
+    checkpoint_every: int = setting(
+        1, "Rounds between two checkpoints of the server; 0 keeps none.", minimum=0
+    )
+    checkpoints_kept: int = setting(2, "Checkpoints kept, the last ones.", minimum=1)
+    state_dir: str = setting(
+        "",
+        "Folder for the clients' personal states where a node names none: lets a "
+        "simulation be resumed.",
+    )
     output_dir: str = setting("runs", "Folder for results, relative to the server.")
     num_server_rounds: int = setting(10, "Rounds T.", minimum=1)
     fraction_train: float = setting(
@@ -434,6 +447,8 @@ def check_model(model: str, settings: Settings) -> list[str]:
 def _contradictions(settings: Settings) -> list[str]:
     problems = check_model(settings.model, settings)
     name = settings.run.experiment
+    if settings.run.resume and not name:
+        problems.append("resume = true needs the name of the experiment to go on with")
     if name and not is_experiment_name(name):
         problems.append(
             f"experiment = {name!r}: use letters, digits, '.', '_' and '-' only, a "

@@ -23,7 +23,7 @@ def main(grid: Grid, context: Context) -> None:
     from server_app.summary import table
 
     settings = parse_settings(context.run_config)
-    results = Results.create(settings)
+    results = Results.open(settings)
     strategy = STRATEGIES[settings.method].create(settings, results)
     log(INFO, "Results go to %s", results.folder.resolve())
     try:

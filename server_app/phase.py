@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from logging import WARNING
@@ -65,13 +64,14 @@ class Tally:
     failed_in_a_row: int = 0
     ended: str = ""
     last_round: dict[str, Any] = field(default_factory=dict)
-    start: float = field(default_factory=time.monotonic)
+    seconds: float = 0.0
 
     def count(self, record: dict[str, Any]) -> None:
         """Take in a round's record and complete it."""
         parts = [record["train"], record.get("evaluate", {})]
         record["seconds"] = sum(part.get("seconds", 0.0) for part in parts)
         self.rounds = record["round"]
+        self.seconds += record["seconds"]
         self.failures += sum(len(part.get("failures", ())) for part in parts)
         if record["train"]["counts"]:
             self.failed_in_a_row = 0
@@ -85,7 +85,7 @@ class Tally:
         return {
             "ended": self.ended,
             "rounds": self.rounds,
-            "seconds": time.monotonic() - self.start,
+            "seconds": self.seconds,
             "failures": self.failures,
             "skipped_rounds": self.skipped_rounds,
             "last_round": self.last_round,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import time
 import uuid
 from collections.abc import Iterable, Mapping
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from common.files import write_atomically
 from common.protocol import Identity
 from common.settings import Settings
 from common.state import State
@@ -22,6 +24,24 @@ from common.versions import versions
 CLIENT_COLUMNS = ("round", "client", "exit", "accuracy", "loss", "examples", "macs")
 """Columns of ``clients.csv``; ``exit`` counts from 1, ``early`` stands for the exit at
 which early-exit inference stops; accuracy is a fraction, macs are per sample."""
+
+_MAY_CHANGE = {
+    "resume",
+    "num-server-rounds",
+    "evaluate-every",
+    "min-available-nodes",
+    "wait-timeout",
+    "round-timeout",
+    "quorum",
+    "max-failed-rounds",
+    "checkpoint-every",
+    "checkpoints-kept",
+    "output-dir",
+    "state-dir",
+    "cache-dir",
+    "data-path",
+}
+"""Settings that may be others when a run is resumed."""
 
 
 class Results:
@@ -45,25 +65,34 @@ class Results:
         self._identities: dict[str, Any] = {}
 
     @classmethod
-    def create(cls, settings: Settings) -> Results:
-        """Make the folder of a new run and write its settings.
+    def open(cls, settings: Settings) -> Results:
+        """Make the folder of a new run, or with ``resume`` open that of an earlier one.
 
         Raises
         ------
         ValueError
-            Results stand there already.
+            Results stand there already and are not to be resumed, or they were made
+            with other settings.
         """
         name = settings.run.experiment or time.strftime(
             f"{settings.method}-{settings.data.dataset}-%Y%m%d-%H%M%S"
         )
         folder = Path(settings.run.output_dir).expanduser() / name
-        if (folder / "settings.json").exists():
-            raise ValueError(
-                f"{folder} already holds the results of a run: choose another "
-                "experiment name or move that folder away"
-            )
+        if not (folder / "settings.json").exists():
+            return cls._create(folder, settings)
+        if settings.run.resume:
+            return cls._resume(folder, settings)
+        raise ValueError(
+            f"{folder} already holds the results of a run: go on with it by "
+            "resume=true, choose another experiment name, or move that folder away"
+        )
+
+    @classmethod
+    def _create(cls, folder: Path, settings: Settings) -> Results:
         folder.mkdir(parents=True, exist_ok=True)
         results = cls(folder, run=uuid.uuid4().hex)
+        with (folder / "clients.csv").open("w", newline="") as file:
+            csv.writer(file).writerow(CLIENT_COLUMNS)
         results._write_json(
             "settings.json",
             {
@@ -73,9 +102,39 @@ class Results:
                 "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             },
         )
-        with (folder / "clients.csv").open("w", newline="") as file:
-            csv.writer(file).writerow(CLIENT_COLUMNS)
         return results
+
+    @classmethod
+    def _resume(cls, folder: Path, settings: Settings) -> Results:
+        stored = json.loads((folder / "settings.json").read_text())
+        now = settings.to_config()
+        changed = [
+            f"{key} = {now.get(key)!r}, was {value!r}"
+            for key, value in stored["settings"].items()
+            if key not in _MAY_CHANGE and now.get(key) != value
+        ]
+        if changed:
+            raise ValueError(
+                f"{folder} was made with other settings, it cannot be resumed with "
+                f"{'; '.join(changed)}"
+            )
+        return cls(folder, run=stored["run"])
+
+    def go_back_to(self, server_round: int) -> None:
+        """Forget what was recorded after a round."""
+        rounds = self.folder / "rounds.jsonl"
+        if rounds.exists():
+            lines = rounds.read_text().splitlines(keepends=True)
+            kept = [line for line in lines if _round_of(line) <= server_round]
+            write_atomically(rounds, "".join(kept).encode())
+        clients = self.folder / "clients.csv"
+        header, *rows = clients.read_text().splitlines(keepends=True)
+        kept = [
+            row
+            for row in rows
+            if row.endswith("\n") and int(row.split(",", 1)[0]) <= server_round
+        ]
+        write_atomically(clients, "".join([header, *kept]).encode())
 
     @property
     def experiment(self) -> str:
@@ -105,7 +164,15 @@ class Results:
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
         text = json.dumps(content, indent=2, default=_plain) + "\n"
-        (self.folder / name).write_text(text)
+        write_atomically(self.folder / name, text.encode())
+
+
+def _round_of(line: str) -> float:
+    """Return the round of a line of ``rounds.jsonl``; infinity if it is cut off."""
+    try:
+        return int(json.loads(line)["round"])
+    except json.JSONDecodeError:
+        return math.inf
 
 
 def _plain(value: object) -> object:

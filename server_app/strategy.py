@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from logging import INFO, WARNING
 from typing import Any
 
@@ -41,6 +41,7 @@ from common.seeding import derive_seed
 from common.settings import Settings
 from common.state import State, num_bytes
 from server_app.averaging import OrderedMean
+from server_app.checkpoint import Checkpoint, CheckpointStore
 from server_app.errors import QuorumMissed
 from server_app.evaluation import Evaluation
 from server_app.exchange import exchange
@@ -86,6 +87,7 @@ class PersonalizedStrategy(Strategy):
         self._template: State = {}
         self._phase = Phase("training", 0, [])
         self._progress = Progress(1, self.num_rounds)
+        self._saved_round = 0
 
     @classmethod
     def create(
@@ -121,6 +123,13 @@ class PersonalizedStrategy(Strategy):
 
         Called once per valid reply of a round that counts, in the order of the names.
         """
+
+    def state(self) -> Mapping[str, State]:
+        """Return what the method keeps on the server between rounds, by name."""
+        return {}
+
+    def restore(self, groups: Mapping[str, State]) -> None:
+        """Take back what :meth:`state` returned."""
 
     def round_report(self) -> Mapping[str, Any]:
         """Return what the method adds to the round's record."""
@@ -255,16 +264,22 @@ class PersonalizedStrategy(Strategy):
         """
         self.num_rounds, self.timeout = num_rounds, timeout
         self._template = from_record(initial_arrays)
-        self._progress = Progress(1, num_rounds)
         self.summary()
         train_config = train_config or ConfigRecord()
         evaluate_config = evaluate_config or ConfigRecord()
         result = Result(arrays=initial_arrays)
         if evaluate_fn and (metrics := evaluate_fn(0, initial_arrays)) is not None:
             result.evaluate_metrics_serverapp[0] = metrics
-        tally = Tally()
+        tally, first_round = Tally(), 1
+        if (checkpoint := self._last_checkpoint()) is not None:
+            first_round = checkpoint.server_round + 1
+            tally = Tally(**checkpoint.tally)
+            result.arrays = to_record(checkpoint.shared)
+            self.restore(checkpoint.groups)
+            log(INFO, "Resuming after round %d", checkpoint.server_round)
+        self._progress = Progress(first_round, num_rounds)
         try:
-            for server_round in range(1, num_rounds + 1):
+            for server_round in range(first_round, num_rounds + 1):
                 record: dict[str, Any] = {"round": server_round}
                 record["train"] = self._train(grid, server_round, result, train_config)
                 record["method"] = self.round_report()
@@ -279,6 +294,7 @@ class PersonalizedStrategy(Strategy):
                 tally.count(record)
                 if self.results is not None:
                     self.results.add_round(record)
+                self._save(server_round, result, tally)
                 self._progress.finished(server_round, round_line(record))
                 if tally.failed_in_a_row >= self.settings.run.max_failed_rounds:
                     raise QuorumMissed(
@@ -327,6 +343,35 @@ class PersonalizedStrategy(Strategy):
         record["seconds"] = time.monotonic() - start
         return record
 
+    def _last_checkpoint(self) -> Checkpoint | None:
+        """Return where to go on; forget what was recorded after it."""
+        if self.results is None or not self.settings.run.resume:
+            return None
+        checkpoint = self._checkpoints(self.results).latest(self.settings.method)
+        self._saved_round = checkpoint.server_round if checkpoint else 0
+        self.results.go_back_to(self._saved_round)
+        return checkpoint
+
+    def _checkpoints(self, results: Results) -> CheckpointStore:
+        folder = results.folder / "checkpoints"
+        return CheckpointStore(folder, self.settings.run.checkpoints_kept)
+
+    def _save(self, server_round: int, result: Result, tally: Tally) -> None:
+        every = self.settings.run.checkpoint_every
+        if self.results is None or not every:
+            self._saved_round = server_round  # nobody can ask for an earlier round
+        elif server_round % every == 0 or server_round == self.num_rounds:
+            self._checkpoints(self.results).save(
+                Checkpoint(
+                    method=self.settings.method,
+                    server_round=server_round,
+                    shared=from_record(result.arrays),
+                    groups=self.state(),
+                    tally=asdict(tally),
+                )
+            )
+            self._saved_round = server_round
+
     def _clients(self, grid: Grid) -> list[Client]:
         clients, news = self.roster.refresh(grid)
         if news and self.results is not None:
@@ -365,6 +410,7 @@ class PersonalizedStrategy(Strategy):
                 experiment=self.results.experiment if self.results else "",
                 run=self.results.run if self.results else "",
                 server_round=phase.server_round,
+                checkpoint=self._saved_round,
                 shared={},
                 groups=instruction.groups,
                 values={**config, **instruction.values},

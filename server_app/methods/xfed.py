@@ -130,6 +130,21 @@ class XFed(PersonalizedStrategy):
         self.updates[client] = flatten(trained) - flatten(start)
         self.exits[client] = trained
 
+    def state(self) -> Mapping[str, State]:
+        """Return each client's last exit h_im and last update Δ_i."""
+        return {
+            **{f"exit/{client}": exit_ for client, exit_ in self.exits.items()},
+            "updates": dict(self.updates),
+        }
+
+    def restore(self, groups: Mapping[str, State]) -> None:
+        """Take back exits and updates."""
+        self.updates = {
+            client: update.astype(np.float64)
+            for client, update in groups["updates"].items()
+        }
+        self.exits = {client: dict(groups[f"exit/{client}"]) for client in self.updates}
+
     def round_report(self) -> Mapping[str, Any]:
         """Report teacher weights and the number of students per exit."""
         return self._report

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from client_app.node import (
     open_store,
 )
 from client_app.personal_state import FileStore, MemoryStore
+from common.protocol import Request
 from common.schema import SettingsError
 
 
@@ -69,9 +71,17 @@ def test_an_impossible_device_is_named() -> None:
 
 
 def test_where_the_state_is_kept(tmp_path: Any) -> None:
-    assert isinstance(open_store(context(**PART), "trial", "a"), MemoryStore)
-    store = open_store(context(state_dir=str(tmp_path)), "trial", "a")
+    run = small.settings("xfed")
+    request = Request(experiment="trial", run="1f", server_round=1, shared={})
+    assert isinstance(open_store(run, context(**PART), request, "a"), MemoryStore)
+    own = context(state_dir=str(tmp_path))
+    store = open_store(run, own, request, "a")
     assert isinstance(store, FileStore)
-    assert store.where == str(tmp_path / "trial" / "a.safetensors")
-    unnamed = open_store(context(state_dir=str(tmp_path)), "", "a")
-    assert unnamed.where == str(tmp_path / "run-5" / "a.safetensors")
+    assert store.where == str(tmp_path / "trial" / "client-a")
+    unnamed = replace(request, experiment="")
+    assert open_store(run, own, unnamed, "a").where == str(tmp_path / "run-5/client-a")
+    simulated = small.settings("xfed", state_dir="there")
+    assert (
+        open_store(simulated, context(), request, "a").where == "there/trial/client-a"
+    )
+    assert open_store(simulated, own, request, "a").where == store.where

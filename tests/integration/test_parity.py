@@ -93,5 +93,7 @@ def test_simulation_and_federation_agree_bit_for_bit(
     assert {row["round"] for row in rows} == {"1", "2", "3"}
     summary = json.loads((deployed / "summary.json").read_text())
     assert summary["failures"] == 0
-    states = sorted(federation.workdir.glob(f"state/*/{method}/*.safetensors"))
-    assert [path.stem for path in states] == [f"client-{i}" for i in range(CLIENTS)]
+    states = sorted(federation.workdir.glob(f"state/*/{method}/*/round-000003.*"))
+    assert [path.parent.name for path in states] == [
+        f"client-client-{i}" for i in range(CLIENTS)
+    ]

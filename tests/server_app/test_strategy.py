@@ -143,7 +143,7 @@ def bad(kind: str) -> toy.Train:
 def test_one_bad_client_never_ends_the_run(
     tmp_path: Path, kind: str, reason: str
 ) -> None:
-    results = Results.create(toy.settings(output_dir=str(tmp_path), experiment="x"))
+    results = Results.open(toy.settings(output_dir=str(tmp_path), experiment="x"))
     grid = toy.grid(3, bad(kind))
     _, result = run(grid, results=results, round_timeout=0.3)
     # Clients 0 and 2 remain, with weights 1 and 3.
@@ -260,7 +260,7 @@ def test_a_run_that_fails_leaves_what_it_has(tmp_path: Path) -> None:
         run(
             toy.grid(3, fails_in(2, 3)),
             rounds=5,
-            results=Results.create(settings),
+            results=Results.open(settings),
             quorum=0.5,
             max_failed_rounds=2,
         )
@@ -299,7 +299,7 @@ def test_central_evaluation_is_called() -> None:
 
 def test_results_folder(tmp_path: Path) -> None:
     settings = toy.settings(output_dir=str(tmp_path), experiment="trial")
-    results = Results.create(settings)
+    results = Results.open(settings)
     _, result = run(toy.grid(3), rounds=2, results=results)
     folder = tmp_path / "trial"
     assert json.loads((folder / "settings.json").read_text())["versions"]["flwr"]
@@ -319,7 +319,7 @@ def test_results_folder(tmp_path: Path) -> None:
     for key, value in from_record(result.arrays).items():
         np.testing.assert_array_equal(stored[key], value)
     with pytest.raises(ValueError, match="already holds the results"):
-        Results.create(settings)
+        Results.open(settings)
     roster = json.loads((folder / "roster.json").read_text())
     assert list(roster) == ["client-0", "client-1", "client-2"]
     assert roster["client-1"]["num_train"] == 2

@@ -14,13 +14,14 @@ from typing import Any
 
 import numpy as np
 from flwr.common import Context, Message
-from local_grid import LocalGrid
+from local_grid import Handler, LocalGrid
 
 from client_app.app import app
 from common.protocol import Reply, Request, to_record
 from common.settings import Settings, parse_settings
 from common.sharing import initial_shared
 from server_app.methods import STRATEGIES
+from server_app.results import Results
 from server_app.strategy import PersonalizedStrategy
 
 
@@ -65,15 +66,21 @@ def answer(message: Message, context: Context) -> Message:
 
 
 def federation(
-    run: Settings, rounds: int = 2, clients: int = 3, nodes: Any = None, **options: Any
+    run: Settings,
+    rounds: int = 2,
+    clients: int = 3,
+    nodes: Any = None,
+    results: Results | None = None,
+    handler: Handler | None = None,
+    **options: Any,
 ) -> tuple[PersonalizedStrategy, LocalGrid, Any]:
     """Run a federation; return strategy, grid (with all messages) and result."""
     configs = nodes or {
         f"client-{i}": {"partition-id": i, "num-partitions": clients}
         for i in range(clients)
     }
-    grid = LocalGrid(configs, answer, run.to_config(), **options)
-    strategy = STRATEGIES[run.method].create(run)
+    grid = LocalGrid(configs, handler or answer, run.to_config(), **options)
+    strategy = STRATEGIES[run.method].create(run, results)
     result = strategy.start(
         grid, to_record(initial_shared(run)), num_rounds=rounds, timeout=60
     )
