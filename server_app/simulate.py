@@ -74,7 +74,7 @@ def plan(
         method, _, preset = run.partition("@")
         config = merge(preset or None, [*overrides, f"method={method}"])
         config["output-dir"] = str(folder)
-        config["experiment"] = run.replace("@", "-")
+        config.setdefault("experiment", run.replace("@", "-"))
         config["min-available-nodes"] = num_supernodes
         configs.append(config)
     return configs
