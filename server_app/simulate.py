@@ -45,7 +45,10 @@ def simulate(
     subprocess.CalledProcessError
         The simulation failed.
     """
-    backend = {"client_resources": {"num_cpus": cpus, "num_gpus": gpus}}
+    backend = {
+        "client_resources": {"num_cpus": cpus, "num_gpus": gpus},
+        "init_args": {"log_to_driver": False},  # Ray's own news; failures arrive anyway
+    }
     subprocess.run(
         [
             str(Path(sys.executable).with_name("flower-simulation")),
@@ -55,7 +58,11 @@ def simulate(
             f"--run-config={to_run_config(config)}",
         ],
         check=True,
-        env={"RAY_DEDUP_LOGS": "0", "FLWR_TELEMETRY_ENABLED": "0", **os.environ},
+        env={
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "PYTHONWARNINGS": "ignore:Tip:FutureWarning",  # a hint of Ray's
+            **os.environ,
+        },
     )
 
 
