@@ -10,19 +10,23 @@ app = ClientApp()
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Tell the server who this client is."""
-    from client_app.node import inference_macs, open_client
-    from common.protocol import Identity
+    """Tell the server who this client is, or why it cannot take part."""
+    from client_app.node import inference_macs, label, open_client
+    from common.protocol import Identity, refusal
     from common.settings import parse_settings
     from common.versions import version_line
 
-    client = open_client(parse_settings(context.run_config), context)
+    try:
+        client = open_client(parse_settings(context.run_config), context)
+        macs = inference_macs(client.model, client.data.spec)
+    except (ValueError, OSError, ImportError) as error:  # what the operator can mend
+        return Message(refusal(f"{label(context)}: {error}"), reply_to=message)
     identity = Identity(
         client=client.name,
         num_train=len(client.data.train),
         num_test=len(client.data.test),
         model=client.model,
-        macs=inference_macs(client.model, client.data.spec),
+        macs=macs,
         device=str(client.device),
         versions=version_line(),
     )

@@ -151,6 +151,12 @@ def open_store(
     return FileStore(Path(state_dir).expanduser() / experiment, client, request.run)
 
 
+def label(context: Context) -> str:
+    """Return what to call a node whose client could not be opened."""
+    name = context.node_config.get("client-name")
+    return str(name or f"partition {context.node_config.get('partition-id', '?')}")
+
+
 def _partition_name(node: NodeConfig) -> str:
     if node.partition_id < 0:
         raise SettingsError(

@@ -35,6 +35,11 @@ class ProtocolError(ValueError):
     """A message lacks a part or has a part of another type."""
 
 
+def refusal(reason: str) -> RecordDict:
+    """Return the reply of a client that cannot take part, in place of its identity."""
+    return RecordDict({"refusal": ConfigRecord({"reason": reason})})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
     """Reply to ``query``: who a node is."""
@@ -65,6 +70,9 @@ class Identity:
     @classmethod
     def from_records(cls, records: RecordDict) -> Identity:
         """Read the content of the message; raises :class:`ProtocolError`."""
+        if "refusal" in records:
+            reason = _record(records, "refusal", ConfigRecord).get("reason")
+            raise ProtocolError(str(reason))
         record = _record(records, "identity", ConfigRecord)
         kinds = {"num_train": int, "num_test": int, "macs": list}
         values: dict[str, Any] = {}

@@ -360,6 +360,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     workdir = options.workdir or Path(tempfile.mkdtemp(prefix="federation-"))
+    print("Starting a SuperLink with TLS and nodes with keys of their own ...")
     failed = False
     try:
         with LocalFederation(

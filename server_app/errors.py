@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 class RunError(Exception):
     """The run cannot go on; the message says why and what to do.
@@ -17,3 +19,26 @@ class TooFewClients(RunError):
 
 class QuorumMissed(RunError):
     """Too many rounds in a row had no quorum."""
+
+
+def essence(reason: str) -> str:
+    """Return one line that says what went wrong.
+
+    Parameters
+    ----------
+    reason
+        Of a Flower error reply: ``<class 'X'>:<'text'>``, maybe around a stack trace
+        with colours, or a sentence of SuperLink's.
+    """
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", reason.replace("\\n", "\n")).strip()
+    if "Message Unavailable" in plain or "Reply expired" in plain:
+        return "no answer in time"
+    lines = [line.strip(" '\">") for line in plain.splitlines() if line.strip(" '\">")]
+    if not lines:
+        return "no reason given"
+    if "Traceback" in plain or "File " in plain:
+        return lines[-1]
+    wrapped = re.fullmatch(r"<class '(?:.*\.)?(\w+)'>:<'(.*)'>", plain, re.DOTALL)
+    if wrapped:
+        return f"{wrapped[1]}: {' '.join(wrapped[2].split())}"
+    return " ".join(lines)

@@ -145,6 +145,8 @@ class RoundLoop(Strategy):
     ) -> dict[str, Any]:
         start = time.monotonic()
         messages = self.configure_train(server_round, result.arrays, config, grid)
+        if server_round == self._progress.first_round:
+            self._progress.begin()
         replies = self._exchange(grid, messages)
         arrays, metrics = self.aggregate_train(server_round, replies)
         record = self._phase.record()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from logging import WARNING
@@ -12,6 +11,7 @@ from flwr.common import log
 
 from common.protocol import TRAIN_LOSS, Reply
 from server_app.averaging import OrderedMean
+from server_app.errors import essence
 from server_app.roster import Client
 
 
@@ -26,11 +26,12 @@ class Phase:
     up_bytes: int = 0
     accepted: dict[str, Reply] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
     mean: OrderedMean | None = None
 
     def fail(self, client: str, reason: str) -> None:
         """Count a client out, with the reason."""
-        self.failures[client] = _essence(reason)
+        self.failures[client] = essence(reason)
         if self.mean is not None:
             self.mean.drop(client)
         log(
@@ -49,6 +50,7 @@ class Phase:
             "clients": [client.name for client in self.clients],
             "replied": sorted(self.accepted),
             "failures": self.failures,
+            "refused_nodes": self.refused,
             "down_bytes_per_client": self.down_bytes / count,
             "up_bytes_per_client": self.up_bytes / max(len(self.accepted), 1),
         }
@@ -106,13 +108,3 @@ def round_line(record: Mapping[str, Any]) -> str:
         )
     parts.append(f"{record['seconds']:.1f} s")
     return ", ".join(parts)
-
-
-def _essence(reason: str) -> str:
-    """Return the message at the end of a reason that may hold a stack trace."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", reason.replace("\\n", "\n"))
-    lines = [line.strip(" '\">") for line in plain.splitlines()]
-    lines = [line for line in lines if line]
-    if "Traceback" not in plain and "File " not in plain:
-        return " ".join(lines) or "no reason given"
-    return lines[-1]

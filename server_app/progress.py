@@ -14,8 +14,12 @@ class Progress:
     """One line per round, and further ones while a round takes long."""
 
     def __init__(self, first_round: int, num_rounds: int) -> None:
-        self._first = first_round
+        self.first_round = first_round
         self._last = num_rounds
+        self._start = self._spoken = time.monotonic()
+
+    def begin(self) -> None:
+        """Count the time from here: how clients start tells nothing of rounds."""
         self._start = self._spoken = time.monotonic()
 
     def replies(self, server_round: int, phase: str, done: int, total: int) -> None:
@@ -36,7 +40,7 @@ class Progress:
         """Report a finished round and the time that the others will take."""
         self._spoken = time.monotonic()
         elapsed = self._spoken - self._start
-        rounds = server_round - self._first + 1
+        rounds = server_round - self.first_round + 1
         left = elapsed / rounds * (self._last - server_round)
         remaining = f"{duration(left)} left" if server_round < self._last else "done"
         log(INFO, "%s %s | %s", self._round(server_round), text, remaining)

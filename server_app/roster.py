@@ -14,9 +14,10 @@ from flwr.common import Message, MessageType, RecordDict, log
 from flwr.server import Grid
 
 from common.protocol import Identity
-from server_app.errors import TooFewClients
+from server_app.errors import TooFewClients, essence
 
 _LOG_INTERVAL = 10.0  # seconds between two lines about waiting
+_GRACE = 10.0  # seconds until nodes that all refused are not waited for any longer
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,11 @@ class Roster:
         self._online: set[int] = set()
 
     @property
+    def refused(self) -> dict[str, str]:
+        """Nodes that do not take part now, with the reason."""
+        return {f"node {node}": reason for node, reason in self._refused.items()}
+
+    @property
     def online(self) -> list[Client]:
         """The connected clients by name."""
         clients = (self._known[i] for i in self._online if i in self._known)
@@ -86,8 +92,9 @@ class Roster:
             late = now - start > self._timeout
             if enough and (late or not unanswered):
                 return self.online, bool(self._known.keys() - known)
-            if late:
-                raise TooFewClients(self._too_few(minimum))
+            hopeless = self._all_refused(minimum) and now - start > _GRACE
+            if late or hopeless:
+                raise TooFewClients(self._too_few(minimum, now - start))
             if now - reported > _LOG_INTERVAL:
                 reported = now
                 log(INFO, "Waiting for clients: %s", self._status(minimum))
@@ -118,12 +125,12 @@ class Roster:
             if node_id is None:
                 continue
             if reply.has_error():
-                self._refuse(node_id, f"its query failed: {reply.error.reason}")
+                self._refuse(node_id, essence(reply.error.reason or "no reason given"))
                 continue
             try:
                 self._register(Client(node_id, Identity.from_records(reply.content)))
             except ValueError as error:
-                self._refuse(node_id, f"unreadable identity: {error}")
+                self._refuse(node_id, str(error))
 
     def _register(self, client: Client) -> None:
         for other in list(self._known.values()):
@@ -153,18 +160,25 @@ class Roster:
             self._warned.add((node_id, reason))
             log(WARNING, "Node %s does not take part: %s", node_id, reason)
 
-    def _status(self, minimum: int) -> str:
-        return (
-            f"{len(self.online)} of {minimum} known, {len(self._online)} nodes "
-            f"connected, {len(self._asked)} asked, {len(self._refused)} refused"
-        )
+    def _all_refused(self, minimum: int) -> bool:
+        connected = len(self._online)
+        return connected >= minimum and self._online <= self._refused.keys()
 
-    def _too_few(self, minimum: int) -> str:
-        reasons = "".join(
-            f"\n  node {node}: {reason}" for node, reason in self._refused.items()
+    def _status(self, minimum: int) -> str:
+        status = (
+            f"{len(self.online)} of {minimum} are ready, {len(self._online)} nodes are "
+            f"connected, {len(self._asked)} start or load their data"
         )
+        if self._refused:
+            first = next(iter(self._refused.values()))
+            status += f", {len(self._refused)} cannot take part, the first: {first}"
+        return status
+
+    def _too_few(self, minimum: int, seconds: float) -> str:
+        reasons = "".join(f"\n  {n}: {reason}" for n, reason in self.refused.items())
         return (
-            f"too few clients after {self._timeout:g} s: {self._status(minimum)}. "
-            "Start more nodes, or lower min-available-nodes, or raise wait-timeout."
-            + reasons
+            f"too few clients after {seconds:.0f} s: {len(self.online)} of {minimum} "
+            f"are ready, {len(self._online)} nodes are connected, {len(self._asked)} "
+            "have not answered. Start more nodes, mend what they report, lower "
+            "min-available-nodes or raise wait-timeout." + reasons
         )

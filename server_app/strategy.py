@@ -137,7 +137,8 @@ class PersonalizedStrategy(RoundLoop):
         clients = self._sample(
             "train", server_round, self._clients(grid), self.settings.run.fraction_train
         )
-        self._phase = Phase("training", server_round, clients)
+        refused = self.roster.refused
+        self._phase = Phase("training", server_round, clients, refused=refused)
         if not self._template:
             self._template = from_record(arrays)
         instructions = self.instruct_training(server_round, [c.name for c in clients])

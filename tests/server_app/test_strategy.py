@@ -13,8 +13,8 @@ import toy
 from flwr.common import Message
 from local_grid import NEVER, LocalGrid
 
-from common.protocol import Reply, Request, from_record
-from server_app.errors import QuorumMissed, TooFewClients
+from common.protocol import Reply, Request, from_record, refusal
+from server_app.errors import QuorumMissed, TooFewClients, essence
 from server_app.methods import FedAvg
 from server_app.results import Results
 
@@ -179,7 +179,7 @@ def test_failed_rounds_in_a_row_end_the_run() -> None:
 
 
 def test_too_few_clients_is_a_clear_failure() -> None:
-    with pytest.raises(TooFewClients, match="3 of 4 known"):
+    with pytest.raises(TooFewClients, match="3 of 4 are ready"):
         run(toy.grid(3), min_available_nodes=4, wait_timeout=0.3)
 
 
@@ -359,3 +359,56 @@ def test_replies_are_fetched_in_portions_and_not_hoarded() -> None:
     next(replies)
     assert asked == [2]  # 64 MiB hold two replies; the rest was not asked for yet
     assert len(list(replies)) == 5
+
+
+def refusing(*names: str) -> Any:
+    """Clients of which some cannot take part."""
+    ordinary = toy.handler()
+
+    def handle(message: Message, context: Any) -> Message:
+        name = str(context.node_config["client-name"])
+        if message.metadata.message_type == "query" and name in names:
+            return Message(refusal(f"{name}: no data in /data"), reply_to=message)
+        return ordinary(message, context)
+
+    return handle
+
+
+def test_who_cannot_take_part_is_recorded_with_the_reason(tmp_path: Path) -> None:
+    results = Results.open(toy.settings(output_dir=str(tmp_path), experiment="x"))
+    grid = toy.grid(3)
+    grid._handler = refusing("client-1")
+    run(grid, results=results)
+    record = json.loads((tmp_path / "x" / "rounds.jsonl").read_text())
+    assert list(record["train"]["refused_nodes"].values()) == [
+        "client-1: no data in /data"
+    ]
+
+
+def test_nobody_waits_for_nodes_that_all_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("server_app.roster._GRACE", 0.2)
+    grid = toy.grid(2)
+    grid._handler = refusing("client-0", "client-1")
+    with pytest.raises(TooFewClients, match="client-0: no data in /data"):
+        run(grid, wait_timeout=1e6)
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        (
+            "<class 'ValueError'>:<'labels\nmissing'>",
+            "<class 'ValueError'>:<'labels missing'",
+        ),
+        (
+            'Traceback\n  File "x", line 1\n\x1b[36mValueError: no data\x1b[0m\n',
+            "ValueError: no data",
+        ),
+        ("Error: Message Unavailable - may have expired", "no answer in time"),
+        ("  ", "no reason given"),
+    ],
+)
+def test_the_essence_of_a_failure(reason: str, expected: str) -> None:
+    assert essence(reason) == expected
