@@ -398,14 +398,12 @@ def test_nobody_waits_for_nodes_that_all_refused(
 @pytest.mark.parametrize(
     ("reason", "expected"),
     [
-        (
-            "<class 'ValueError'>:<'labels\nmissing'>",
-            "<class 'ValueError'>:<'labels missing'",
-        ),
+        ("<class 'a.b.StateError'>:<'labels\n  gone'>", "StateError: labels gone"),
         (
             'Traceback\n  File "x", line 1\n\x1b[36mValueError: no data\x1b[0m\n',
             "ValueError: no data",
         ),
+        ("out of memory", "out of memory"),
         ("Error: Message Unavailable - may have expired", "no answer in time"),
         ("  ", "no reason given"),
     ],
