@@ -16,10 +16,9 @@ from urllib.parse import quote
 
 import numpy as np
 from flwr.common import ConfigRecord, RecordDict
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from common.files import write_atomically
+from common.files import read_tensors, write_atomically
 from common.protocol import from_record, to_record
 from common.state import State
 
@@ -147,15 +146,21 @@ class FileStore:
             run, or states that old are no longer kept.
         """
         paths = self._paths()
-        if paths and (last := _load(paths[-1])).run != self._run:
+        if not paths:
+            return None
+        last = _load(paths[-1])
+        if last.run != self._run:
             raise StateError(
                 f"{self._folder} belongs to run {last.run!r} of this experiment, but "
                 f"this is run {self._run!r}, which starts anew: {_REMEDY}"
             )
+        if last.server_round <= last_round:
+            return last
         fitting = [path for path in paths if _round(path) <= last_round]
         if fitting:
             return _load(fitting[-1])
-        if paths and (first := _load(paths[0])).rounds_trained > 1:
+        first = _load(paths[0])
+        if first.rounds_trained > 1:
             raise StateError(
                 f"{self._folder} holds no state from before round {last_round + 1}, "
                 f"the oldest is of round {first.server_round}: the server went back "
@@ -196,10 +201,8 @@ def _round(path: Path) -> int:
 
 def _load(path: Path) -> PersonalState:
     try:
-        with safe_open(path, framework="numpy") as file:
-            info = json.loads((file.metadata() or {}).get("state", "null"))
-            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
+        info, arrays = read_tensors(path, "state")
+    except ValueError as error:
         raise StateError(
             f"{path} is damaged ({error}): restore it from a backup, or move the "
             "folder away to start this client anew"

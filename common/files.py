@@ -1,10 +1,14 @@
-"""Files that are there as a whole or not at all."""
+"""Files of tensors, and files that are there as a whole or not at all."""
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from pathlib import Path
+from typing import Any
+
+from common.state import State
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -29,3 +33,25 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def read_tensors(path: Path, record: str) -> tuple[Any, State]:
+    """Read a safetensors file: a JSON record of its metadata, and its arrays.
+
+    Returns
+    -------
+    The record, None where the file has none of that name, and the arrays by name.
+
+    Raises
+    ------
+    ValueError
+        The file cannot be read, is truncated or of another format.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            info = json.loads((file.metadata() or {}).get(record, "null"))
+            return info, {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ValueError(str(error)) from error

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from common.files import write_atomically
+from common.files import read_tensors, write_atomically
 from common.state import State
 from server_app.errors import RunError
 
@@ -92,10 +91,8 @@ class CheckpointStore:
 
 def _load(path: Path, method: str) -> Checkpoint:
     try:
-        with safe_open(path, framework="numpy") as file:
-            info = json.loads((file.metadata() or {}).get("checkpoint", "null"))
-            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
+        info, arrays = read_tensors(path, "checkpoint")
+    except ValueError as error:
         raise CheckpointError(
             f"{path} is damaged ({error}): remove it to go on from the one before"
         ) from error
