@@ -251,6 +251,18 @@ class XFedSettings(MethodSettings):
         "Growth of the student budget R(t) (Sec. 5.4.3).",
         choices=("linear", "constant", "quadratic", "logarithmic", "step"),
     )
+    selection: str = setting(
+        "conflict",
+        "Which clients' next exit becomes a student: those that `conflict` least "
+        "(Sec. 4.2), or `random` ones.",
+        choices=("conflict", "random"),
+    )
+    matching: str = setting(
+        "similarity",
+        "Weights of the teachers: by `similarity` (Sec. 4.3); `average`: equal ones; "
+        "`own`: each client's own last exit alone.",
+        choices=("similarity", "average", "own"),
+    )
     teacher: str = setting(
         "frozen",
         "`frozen`: distil from the model as received (Eq. 9); `live`: from the own "

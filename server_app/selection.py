@@ -79,16 +79,22 @@ def select_students(
     num_rounds: int,
     num_exits: int,
     similarity: npt.NDArray[np.float64],
+    generator: np.random.Generator | None = None,
 ) -> list[tuple[int, ...]]:
     """Return each sampled client's set S_i of exits to train, counted from 1.
 
-    S_i = {1..L} ∪ {m}, and {L + 1} for the K clients that conflict least.
+    S_i = {1..L} ∪ {m}, and {L + 1} for the K clients that conflict least; with a
+    `generator` for K random ones.
     """
     num_clients = len(similarity)
     depth, extra = student_budget(
         schedule, server_round, num_rounds, num_exits, num_clients
     )
-    deeper = set(least_conflicting(similarity, extra).tolist()) if extra else set()
+    if generator is None:
+        chosen = least_conflicting(similarity, extra)
+    else:
+        chosen = generator.choice(num_clients, size=extra, replace=False)
+    deeper = set(chosen.tolist())
     return [
         (*range(1, depth + (i in deeper) + 1), num_exits) for i in range(num_clients)
     ]

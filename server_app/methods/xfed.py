@@ -15,6 +15,7 @@ import numpy as np
 from common.data import data_spec
 from common.models import Network, build_network, last_exit_keys
 from common.protocol import Reply
+from common.seeding import derive_seed
 from common.settings import Settings, XFedSettings
 from common.state import State, read_state
 from server_app.matching import (
@@ -94,8 +95,9 @@ class XFed(PersonalizedStrategy):
             self.num_rounds,
             self.num_exits,
             similarity,
+            self._generator(server_round),
         )
-        weights = match_teachers(similarity, self.xfed.mu)
+        weights = self._weights(similarity)
         teachers = aggregate_teachers(weights, [self._exit(c) for c in clients])
         self._received = dict(zip(clients, teachers, strict=True))
         self._report = _report(weights, students, self.num_exits)
@@ -111,7 +113,7 @@ class XFed(PersonalizedStrategy):
         if self.xfed.evaluate_exit == "own":
             return super().instruct_evaluation(server_round, clients)
         similarity = cosine_similarity([self.updates.get(c) for c in clients])
-        weights = match_teachers(similarity, self.xfed.mu)
+        weights = self._weights(similarity)
         teachers = aggregate_teachers(weights, [self._exit(c) for c in clients])
         return [Instruction(groups={"teacher": teacher}) for teacher in teachers]
 
@@ -148,6 +150,23 @@ class XFed(PersonalizedStrategy):
     def round_report(self) -> Mapping[str, Any]:
         """Report teacher weights and the number of students per exit."""
         return self._report
+
+    def _generator(self, server_round: int) -> np.random.Generator | None:
+        if self.xfed.selection == "conflict":
+            return None
+        return np.random.default_rng(
+            derive_seed(self.settings.seed, "students", server_round)
+        )
+
+    def _weights(
+        self, similarity: np.ndarray[Any, np.dtype[np.float64]]
+    ) -> np.ndarray[Any, np.dtype[np.float64]]:
+        size = len(similarity)
+        if self.xfed.matching == "own":
+            return np.eye(size)
+        if self.xfed.matching == "average":
+            return np.full((size, size), 1 / size)
+        return match_teachers(similarity, self.xfed.mu)
 
     def _exit(self, client: str) -> State:
         return self.exits.get(client, self.initial_exit)
