@@ -9,7 +9,7 @@ goes in named groups of arrays (``arrays.teacher``) and named lists of numbers.
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -26,6 +26,17 @@ METRICS: Final = "metrics"
 NUM_EXAMPLES: Final = "num-examples"
 TRAIN_LOSS: Final = "train-loss"
 SERVER_ROUND: Final = "server-round"
+STATE_ROUND: Final = "state-round"
+"""Metric: the round of the personal state that a client went on from, 0 for none."""
+TELEMETRY: Final = (
+    "seconds",
+    "cpu-seconds",
+    "peak-memory-bytes",
+    "gpu-peak-memory-bytes",
+    "energy-joules",
+    "temperature-celsius",
+)
+"""What a round cost the client's machine, as far as it can tell; numbers >= 0."""
 
 Numbers = int | float | list[int] | list[float]
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
@@ -103,6 +114,9 @@ class Request:
     """Round t, counted from 1."""
     checkpoint: int = 0
     """Last round the server can go back to; older personal states are not needed."""
+    starts: Sequence[int] = ()
+    """The round after which each start of the run began: 0, then one per resumption.
+    What an earlier start did in later rounds is void."""
     shared: State
     """The shared parameters."""
     groups: Mapping[str, State] = field(default_factory=dict)
@@ -123,6 +137,7 @@ class Request:
             "run": self.run,
             SERVER_ROUND: self.server_round,
             "checkpoint": self.checkpoint,
+            "starts": list(self.starts),
             **self.values,
         }
         records = RecordDict(
@@ -142,22 +157,26 @@ class Request:
         experiment, run = config.pop("experiment", ""), config.pop("run", "")
         server_round = config.pop(SERVER_ROUND, None)
         checkpoint = config.pop("checkpoint", 0)
+        starts = config.pop("starts", [])
         if not (
             isinstance(experiment, str)
             and (experiment == "" or is_experiment_name(experiment))
             and isinstance(run, str)
             and type(server_round) is int
             and type(checkpoint) is int
+            and isinstance(starts, list)
+            and all(type(start) is int for start in starts)
         ):
             raise ProtocolError(
                 f"experiment = {experiment!r}, run = {run!r}, "
-                f"{SERVER_ROUND} = {server_round!r}"
+                f"{SERVER_ROUND} = {server_round!r}, starts = {starts!r}"
             )
         return cls(
             experiment=experiment,
             run=run,
             server_round=server_round,
             checkpoint=checkpoint,
+            starts=starts,
             shared=_arrays(records, ARRAYS),
             groups=_groups(records),
             values=config,
