@@ -23,7 +23,6 @@ process groups, which ``kill -- -PID`` ends.
 from __future__ import annotations
 
 import argparse
-import shutil
 import signal
 import sys
 import tempfile
@@ -45,6 +44,7 @@ from deploy.flower_cli import (
     format_config,
 )
 from deploy.nodes import NodeSpec, numbered_nodes
+from deploy.preflight import check_connection
 from deploy.processes import (
     FederationError,
     ProcessGroup,
@@ -55,6 +55,7 @@ from deploy.processes import (
     uninterrupted,
 )
 from deploy.runs import FederationRun, RunConfig, RunResult
+from deploy.workdir import check_places, renew_flower_folder
 
 __all__ = ["FederationError", "LocalFederation", "NodeSpec", "RunResult"]
 
@@ -100,32 +101,25 @@ class LocalFederation:
         self.app = app.resolve()
         self.workdir = workdir.resolve()
         self.node_ids: dict[str, int] = {}
-        self._nodes = {node.name: node for node in nodes}
+        self._nodes: dict[str, NodeSpec] = {}
+        self._first_nodes = list(nodes)
         self._start_timeout = start_timeout
         self._groups: dict[str, ProcessGroup] = {}
         self._flower = self.workdir / "flower"
         self._keys = self._flower / "keys"
         self._run_count = 0
-        if problem := self._problem(nodes):
-            raise ValueError(problem)
-
-    def _problem(self, nodes: Sequence[NodeSpec]) -> str | None:
-        if not (self.app / "pyproject.toml").is_file():
-            return f"{self.app} has no pyproject.toml; give the folder of the app"
-        if self.workdir.is_relative_to(self.app):
-            return (
-                f"the working folder {self.workdir} lies inside the app {self.app}, "
-                "whose .py, .toml and .md files all go to the nodes; choose a folder "
-                "outside"
-            )
+        check_places(self.app, self.workdir)
+        self._check_names(nodes)
         if not (EXECUTABLES / "flower-superlink").exists():
-            return (
+            raise ValueError(
                 f"{EXECUTABLES} has no flower-superlink; use the Python of the "
                 "environment in which Flower is installed"
             )
-        if len(self._nodes) < len(nodes):
-            return f"node names must differ, got {[node.name for node in nodes]}"
-        return None
+
+    def _check_names(self, nodes: Sequence[NodeSpec]) -> None:
+        names = [*self._nodes, *(node.name for node in nodes)]
+        if len(set(names)) < len(names):
+            raise ValueError(f"node names must differ, got {names}")
 
     def __enter__(self) -> LocalFederation:
         """Make certificates and keys, start and register everything."""
@@ -146,17 +140,16 @@ class LocalFederation:
 
     def _start(self, stack: ExitStack) -> None:
         stack.enter_context(exclusive_folder(self.workdir))
-        self._make_flower_folder()
+        self._pids = renew_flower_folder(self._flower)
         authority = create_authority(self._keys, valid_days=30)
         create_server_certificate(
             self._keys, authority, ["localhost", HOST], valid_days=30
         )
         self._root_certificates = authority.public
         self._addresses: dict[str, str] = {}
-        for server in ("control", "fleet", "serverappio", *self._nodes):
-            port, reservation = reserve_port(HOST)
-            stack.callback(reservation.close)
-            self._addresses[server] = f"{HOST}:{port}"
+        self._reservations = stack.enter_context(ExitStack())
+        for server in ("control", "fleet", "serverappio"):
+            self._reserve(server)
         self._flwr = FlowerCli(
             self._flower / "cli",
             self._addresses["control"],
@@ -165,23 +158,12 @@ class LocalFederation:
         )
         stack.callback(self._stop)
         self._start_superlink()
-        self._register_nodes()
-        for name in self._nodes:
-            self._spawn_node(name)
-        for name in self._nodes:
-            self._wait_for_node(name)
+        self.add_nodes(self._first_nodes)
 
-    def _make_flower_folder(self) -> None:
-        pids = self._flower / "pids"
-        if self._flower.exists():
-            if not pids.exists():
-                raise FederationError(
-                    f"{self._flower} exists and is not from a federation; choose "
-                    "another working folder"
-                )
-            shutil.rmtree(self._flower)
-        self._flower.mkdir(mode=0o700)
-        pids.touch()
+    def _reserve(self, server: str) -> None:
+        port, reservation = reserve_port(HOST)
+        self._reservations.callback(reservation.close)
+        self._addresses[server] = f"{HOST}:{port}"
 
     def _stop(self) -> None:
         with uninterrupted():
@@ -202,7 +184,7 @@ class LocalFederation:
             cwd=cwd,
             env=flower_environment(self._flower / "homes" / name),
         )
-        with (self._flower / "pids").open("a", encoding="utf-8") as file:
+        with self._pids.open("a", encoding="utf-8") as file:
             file.write(f"{name} {group.pid}\n")
         return group
 
@@ -239,9 +221,35 @@ class LocalFederation:
 
     # --- SuperNodes ---
 
-    def _register_nodes(self) -> None:
+    @property
+    def fleet_address(self) -> tuple[str, int]:
+        """Host and port where SuperLink listens for SuperNodes."""
+        host, _, port = self._addresses["fleet"].rpartition(":")
+        return host, int(port)
+
+    def add_nodes(self, nodes: Sequence[NodeSpec]) -> None:
+        """Register and start further SuperNodes, also while a run goes on.
+
+        Raises
+        ------
+        ValueError
+            If a name is taken.
+        FederationError
+            If a node does not start.
+        """
+        self._check_names(nodes)
+        for node in nodes:
+            self._nodes[node.name] = node
+            self._reserve(node.name)
+        self._register([node.name for node in nodes])
+        for node in nodes:
+            self._spawn_node(node.name)
+        for node in nodes:
+            self._wait_for_node(node.name)
+
+    def _register(self, names: Sequence[str]) -> None:
         commands = {}
-        for name in self._nodes:
+        for name in names:
             public_key = create_node_keys(self._keys, f"node-{name}").public
             commands[name] = self._flwr.start(
                 *("supernode", "register", str(public_key), self._flwr.CONNECTION),
@@ -255,22 +263,31 @@ class LocalFederation:
         return self.workdir / "logs" / "nodes" / f"{name}.log"
 
     def _spawn_node(self, name: str) -> None:
+        node = self._nodes[name]
         command = [
             "flower-supernode",
-            f"--superlink={self._addresses['fleet']}",
-            f"--root-certificates={self._root_certificates}",
+            f"--superlink={node.superlink or self._addresses['fleet']}",
+            f"--root-certificates={node.root_certificates or self._root_certificates}",
             f"--auth-supernode-private-key={self._keys / f'node-{name}'}",
             f"--clientappio-api-address={self._addresses[name]}",
         ]
-        if config := self._nodes[name].config:
-            command.append(f"--node-config={format_config(config)}")
+        if node.config:
+            command.append(f"--node-config={format_config(node.config)}")
         cwd = self.workdir / "nodes" / name
         self._start_group(name, command, log=self._node_log(name), cwd=cwd)
 
     def _wait_for_node(self, name: str) -> None:
-        self._groups[name].wait_for_output(
-            f"SuperNode ID: {self.node_ids[name]}", self._start_timeout
-        )
+        try:
+            self._groups[name].wait_for_output(
+                f"SuperNode ID: {self.node_ids[name]}", self._start_timeout
+            )
+        except FederationError as error:
+            node = self._nodes[name]
+            problems = check_connection(
+                node.superlink or self._addresses["fleet"],
+                node.root_certificates or self._root_certificates,
+            )
+            raise FederationError("\n".join([*problems, str(error)])) from None
 
     def start_node(self, name: str, timeout: float = 120.0) -> None:
         """Start an ended node again and wait until SuperLink has taken it in.
@@ -290,6 +307,11 @@ class LocalFederation:
                 if not refused or time.monotonic() > deadline:
                     raise
                 time.sleep(2)
+
+    def revoke_node(self, name: str) -> None:
+        """Revoke a node's key, as an operator does: SuperLink knows it no more."""
+        node_id = str(self.node_ids[name])
+        self._flwr.ask("supernode", "unregister", node_id, self._flwr.CONNECTION)
 
     def stop_node(self, name: str, signum: signal.Signals = signal.SIGTERM) -> None:
         """End a node with `signum`, and its ClientApp with it."""

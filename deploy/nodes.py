@@ -26,6 +26,11 @@ class NodeSpec:
     config: Mapping[str, Scalar] = field(default_factory=dict)
     """Node configuration, ``context.node_config`` of the ClientApp. Relative paths
     count from the node's own folder."""
+    superlink: str = ""
+    """Address ``host:port`` under which the node reaches SuperLink, e.g. that of a
+    proxy; empty: SuperLink's own."""
+    root_certificates: Path | None = None
+    """Authority that the node trusts; None: the federation's own."""
 
     def __post_init__(self) -> None:
         """Check name and configuration."""

@@ -22,6 +22,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from deploy.diagnosis import explain
+
 POLL_INTERVAL = 0.05
 """Seconds between two looks at a process or its log."""
 
@@ -123,11 +125,13 @@ class ProcessGroup:
                 time.sleep(POLL_INTERVAL)
 
     def failure(self, what: str) -> FederationError:
-        """Return an error that says `what` went wrong and how the log ends."""
+        """Return an error that says `what` went wrong, why, and how the log ends."""
+        known = "".join(f"{meaning}.\n" for meaning in explain(self.output()))
         tail = "\n".join(f"  | {line}" for line in self.output().splitlines()[-25:])
         state = "runs" if self.alive else f"ended with exit code {self.exit_code}"
         return FederationError(
-            f"{self.name} {what} (it {state}). End of {self.log}:\n{tail or '  | -'}"
+            f"{self.name} {what} (it {state}).\n{known}"
+            f"End of {self.log}:\n{tail or '  | -'}"
         )
 
     def wait_for_output(self, pattern: str, timeout: float) -> re.Match[str]:
