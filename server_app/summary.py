@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from server_app.progress import duration
+from server_app.units import duration
 
 _HEADER = (
     "run",
@@ -53,9 +53,11 @@ def _row(folder: Path) -> tuple[str, ...]:
             f"{folder} holds no finished run: {Path(error.filename).name} is missing"
         ) from error
     last = summary["last_round"]
-    train, evaluate = last["train"], last.get("evaluate", {})
-    down = train["down_bytes_per_client"] + evaluate.get("down_bytes_per_client", 0)
-    up = train["up_bytes_per_client"] + evaluate.get("up_bytes_per_client", 0)
+    train, evaluate = last.get("train", {}), last.get("evaluate", {})
+    down, up = (
+        sum(part.get(f"{way}_bytes_per_client", 0) for part in (train, evaluate))
+        for way in ("down", "up")
+    )
     return (
         folder.name,
         settings["method"],

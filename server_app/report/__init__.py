@@ -1,0 +1,1 @@
+"""A page with figures of one or several runs: ``python -m server_app.report``."""
