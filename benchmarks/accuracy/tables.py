@@ -1,0 +1,37 @@
+"""The list of all tables."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmarks.accuracy.data_tables import AGNEWS, MODELS
+from benchmarks.accuracy.pfedes_tables import COST, PFEDES, SWEEP
+from benchmarks.accuracy.table import Table
+from benchmarks.accuracy.xfed_tables import (
+    ABLATION,
+    FEDERATION_TABLE,
+    LAMBDA,
+    MU,
+    REGIME,
+    SCHEDULES,
+    VARIANTS,
+)
+
+TABLES: Final[dict[str, Table]] = {
+    table.name: table
+    for table in (
+        FEDERATION_TABLE,
+        REGIME,
+        ABLATION,
+        SCHEDULES,
+        MU,
+        LAMBDA,
+        VARIANTS,
+        PFEDES,
+        SWEEP,
+        COST,
+        MODELS,
+        AGNEWS,
+    )
+}
+"""All tables by name, in the order of the report."""

@@ -1,0 +1,271 @@
+"""Tables of X-FED on the benchmark federation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from benchmarks.accuracy.cells import FEDERATION, Cell
+from benchmarks.accuracy.compare import bar, bar_against
+from benchmarks.accuracy.store import Entry
+from benchmarks.accuracy.table import Entries, Table
+from common.schema import Scalar
+
+PROTOCOL: Final[dict[str, Scalar]] = {
+    "dataset": "cifar10",
+    "model": "convnet",
+    "num-server-rounds": 40,
+    "fraction-train": 0.5,
+    "local-epochs": 1,
+    "batch-size": 64,
+    "learning-rate": 0.1,
+    "learning-rate-decay": 0.99,
+    "momentum": 0.9,
+    "weight-decay": 0.0001,
+    "evaluate-every": 5,
+    "normalization": "unit",
+    "augmentation": "none",
+}
+"""Of every table on the benchmark federation: 20 clients, Dirichlet(0.3), ConvNet."""
+
+AUTHORS_XFED: Final = {
+    "averaged": 44.90,
+    "exit-1": 47.12,
+    "exit-2": 43.81,
+    "exit-3": 43.76,
+}
+"""Accuracy in % of X-FED's authors' code under the same protocol, after 40 rounds."""
+
+AUTHORS_FEDPER: Final = 60.81
+"""Averaged accuracy in % of FedPer in the same code."""
+
+_PLACE = (
+    "Benchmark federation: 20 clients, Dirichlet(0.3) over 12,000 CIFAR-10 images "
+    "(8,994 for training), ConvNet with three exits, C = 0.5, B = 64, lr 0.1 × "
+    "0.99^(t-1), momentum 0.9, weight decay 1e-4, no augmentation. "
+)
+_SHORT = _PLACE + "T = 40, E = 1. "
+_LABELS: Final = {
+    "standalone": "Standalone",
+    "fedavg": "FedAvg",
+    "fedper": "FedPer",
+    "xfed": "X-FED",
+}
+
+
+def _cell(
+    table: str,
+    name: str,
+    label: str,
+    changes: Mapping[str, Scalar] | None = None,
+    method: str = "xfed",
+) -> Cell:
+    return Cell(
+        table=table,
+        name=name,
+        label=label,
+        method=method,
+        num_clients=20,
+        data=FEDERATION,
+        settings={**PROTOCOL, **(changes or {})},
+    )
+
+
+def _federation_bars(entries: Entries) -> list[Entry]:
+    found: list[Entry] = []
+    xfed, fedper = "federation/xfed", "federation/fedper"
+    averaged = entries.get(f"{xfed}/averaged", entries.get(f"{fedper}/averaged"))
+    same_protocol = (
+        averaged is not None
+        and averaged["data"] == FEDERATION
+        and averaged["rounds"] == PROTOCOL["num-server-rounds"]
+    )
+    if same_protocol:
+        for figure, authors in AUTHORS_XFED.items():
+            found += bar_against(
+                f"federation/bars/a: X-FED over its authors' code, {figure}",
+                entries,
+                f"{xfed}/{figure}",
+                authors,
+                8.0 if figure == "averaged" else 0.0,
+            )
+        found += bar_against(
+            "federation/bars/b: FedPer over that of X-FED's authors, averaged",
+            entries,
+            f"{fedper}/averaged",
+            AUTHORS_FEDPER,
+            -1.5,
+        )
+    for figure in AUTHORS_XFED:
+        found += bar(
+            f"federation/bars/c: X-FED over FedPer, {figure}",
+            entries,
+            f"{xfed}/{figure}",
+            f"{fedper}/{figure}",
+            0.0 if figure == "averaged" else -1.0,
+        )
+    return found
+
+
+FEDERATION_TABLE = Table(
+    name="federation",
+    title="The methods on the benchmark federation",
+    about=_SHORT,
+    cells=tuple(
+        _cell("federation", method, label, method=method)
+        for method, label in _LABELS.items()
+    ),
+    reference="fedper",
+    compare=_federation_bars,
+)
+
+
+def _regime_bars(entries: Entries) -> list[Entry]:
+    return [
+        entry
+        for better, worse in (("xfed", "fedper"), ("fedper", "standalone"))
+        for entry in bar(
+            f"regime/bars/{_LABELS[better]} over {_LABELS[worse]}, averaged",
+            entries,
+            f"regime/{better}/averaged",
+            f"regime/{worse}/averaged",
+            0.0,
+        )
+    ]
+
+
+REGIME = Table(
+    name="regime",
+    title="The paper's regime: five local epochs, more rounds",
+    about=_PLACE + "E = 5; T is in the table.",
+    cells=tuple(
+        _cell(
+            "regime",
+            method,
+            _LABELS[method],
+            {"local-epochs": 5, "num-server-rounds": 60},
+            method,
+        )
+        for method in ("xfed", "fedper", "standalone")
+    ),
+    reference="fedper",
+    seeds=(0,),
+    compare=_regime_bars,
+)
+
+
+_NO_KD: Final[dict[str, Scalar]] = {"xfed.lambda": 0.0}
+_NO_TM: Final[dict[str, Scalar]] = {"xfed.matching": "own"}
+_NO_SS: Final[dict[str, Scalar]] = {"xfed.schedule": "constant"}
+
+
+def _part(name: str, label: str, changes: Mapping[str, Scalar] | None = None) -> Cell:
+    """Return X-FED with all its parts, the `changes` apart."""
+    parts: dict[str, Scalar] = {
+        "xfed.lambda": 1.0,
+        "xfed.matching": "similarity",
+        "xfed.schedule": "linear",
+        "xfed.selection": "conflict",
+    }
+    return _cell("ablation", name, label, {**parts, **(changes or {})})
+
+
+ABLATION = Table(
+    name="ablation",
+    title="Ablation of X-FED (as in Table 5)",
+    about=_SHORT + "KD: distillation, TM: teacher matching, SS: student selection, "
+    "switched off one at a time; then none, and one after another on: KD alone, KD and "
+    "TM (the row without SS), all.",
+    cells=(
+        _part("full", "KD, TM, SS"),
+        _part("no-kd", "without KD (λ = 0)", _NO_KD),
+        _part("tm-own", "without TM: own last exit", _NO_TM),
+        _part("tm-average", "without TM: equal weights", {"xfed.matching": "average"}),
+        _part("ss-all", "without SS: all exits always", _NO_SS),
+        _part("ss-random", "without SS: random clients", {"xfed.selection": "random"}),
+        _part("none", "none", {**_NO_KD, **_NO_TM, **_NO_SS}),
+        _part("kd", "KD alone", {**_NO_TM, **_NO_SS}),
+    ),
+    reference="full",
+)
+
+SCHEDULES = Table(
+    name="schedules",
+    title="Schedules R(t) of the student budget (Sec. 5.4.3)",
+    about=_SHORT,
+    cells=tuple(
+        _cell("schedules", name, name, {"xfed.schedule": name})
+        for name in ("linear", "constant", "quadratic", "logarithmic", "step")
+    ),
+    reference="linear",
+)
+
+MU = Table(
+    name="mu",
+    title="μ of teacher matching (Sec. 5.4.4)",
+    about=_SHORT,
+    cells=tuple(
+        _cell("mu", f"{mu:g}", f"μ = {mu:g}", {"xfed.mu": mu})
+        for mu in (0.3, 0.45, 0.6, 0.75, 0.9)
+    ),
+    reference="0.6",
+)
+
+LAMBDA = Table(
+    name="lambda",
+    title="λ, the weight of distillation (Sec. 5.4.4)",
+    about=_SHORT,
+    cells=tuple(
+        _cell("lambda", f"{weight:g}", f"λ = {weight:g}", {"xfed.lambda": weight})
+        for weight in (0.4, 0.8, 1.0, 1.2, 1.6)
+    ),
+    reference="1",
+)
+
+
+def _variant(
+    name: str, teacher: str, last_exit: str, kd_weight: str, optimizer: str, note: str
+) -> Cell:
+    weight = {"paper": "λ/m", "reference": "λ"}[kd_weight]
+    label = f"{teacher} / {last_exit} / {weight} / {optimizer}"
+    settings: dict[str, Scalar] = {
+        "xfed.teacher": teacher,
+        "xfed.last-exit": last_exit,
+        "xfed.kd-weight": kd_weight,
+        "optimizer-state": optimizer,
+    }
+    return _cell("variants", name, f"{label}{note}", settings)
+
+
+VARIANTS = Table(
+    name="variants",
+    title="Where the paper and its authors' code leave a choice",
+    about=_SHORT + "Each row names the teacher / what the last exit starts from / the "
+    "weight of distillation per exit / whose momentum: kept (personal) or fresh.",
+    cells=(
+        _cell("variants", "defaults", "the defaults"),
+        _variant("own", "frozen", "own", "paper", "personal", ""),
+        _variant("own-reference", "frozen", "own", "reference", "personal", ""),
+        _variant("own-fresh", "frozen", "own", "paper", "fresh", ""),
+        _variant("aggregated", "frozen", "aggregated", "paper", "personal", ""),
+        _variant("paper", "frozen", "aggregated", "paper", "fresh", " (paper)"),
+        _variant("live", "live", "aggregated", "paper", "personal", ""),
+        _variant(
+            "authors", "live", "aggregated", "reference", "personal", " (their code)"
+        ),
+        _cell(
+            "variants",
+            "evaluate-teacher",
+            "the defaults, evaluated with the teacher",
+            {"xfed.evaluate-exit": "aggregated"},
+        ),
+        _cell(
+            "variants",
+            "fedper-fresh",
+            "FedPer, fresh momentum",
+            {"optimizer-state": "fresh"},
+            "fedper",
+        ),
+    ),
+    reference="defaults",
+)

@@ -1,0 +1,1 @@
+"""The papers' tables at full scale, cell by cell: ``python -m benchmarks.paper``."""

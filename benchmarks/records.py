@@ -1,0 +1,88 @@
+"""Measured figures: one JSON list per benchmark, beside a table for people."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """One measured figure."""
+
+    name: str
+    value: float
+    unit: str
+    target: str = ""
+    """What the figure should be, in words; empty where nothing is asked of it."""
+    met: bool | None = None
+    """Whether the target is met; None without a target."""
+
+
+def write_figures(figures: Sequence[Figure], path: Path, command: str) -> None:
+    """Write figures as a JSON list, each with command, date and hardware.
+
+    Parameters
+    ----------
+    path
+        A JSON file. Figures of other names that stand there stay.
+    command
+        The command that measures them again.
+    """
+    origin = {
+        "command": command,
+        "date": time.strftime("%Y-%m-%d"),
+        "hardware": hardware(),
+    }
+    names = {figure.name for figure in figures}
+    before = json.loads(path.read_text()) if path.exists() else []
+    content = [figure for figure in before if figure["name"] not in names]
+    content += [{**asdict(figure), **origin} for figure in figures]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def figures_table(path: Path) -> str:
+    """Return the figures of a JSON file as a Markdown table."""
+    met = {True: "yes", False: "no", None: ""}
+    rows = [
+        (f["name"], f"{f['value']:,.6g}", f["unit"], f["target"], met[f["met"]])
+        for f in json.loads(path.read_text())
+    ]
+    return markdown(("figure", "measured", "unit", "target", "met"), rows)
+
+
+def hardware() -> str:
+    """Return processor, cores and memory of this machine."""
+    cpuinfo = Path("/proc/cpuinfo")
+    processor = platform.processor() or platform.machine()
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                processor = line.partition(":")[2].strip()
+                break
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{os.cpu_count()} cores of {processor}, {memory:.0f} GiB"
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table; the first column is flush left, others flush right."""
+    table = [list(header), *map(list, rows)]
+    widths = [max(len(row[i]) for row in table) for i in range(len(header))]
+    lines = [
+        " | ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in table
+    ]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    lines.insert(1, " | ".join(rule))
+    return "\n".join(f"| {line} |" for line in lines) + "\n"

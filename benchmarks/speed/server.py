@@ -1,0 +1,188 @@
+"""The server's mathematics: matching, selection, averaging."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import minimize
+
+from benchmarks.records import Figure
+from benchmarks.speed.measure import fresh, in_turn, resident_memory, timed
+from common.data import DataSpec
+from common.models import build_network
+from common.state import State, num_bytes, read_state
+from server_app.averaging import OrderedMean
+from server_app.matching import cosine_similarity, match_teachers
+from server_app.selection import least_conflicting
+
+MU = 0.6
+EXIT_PARAMETERS = 128 * 10 + 10
+
+
+def updates(clients: int) -> list[npt.NDArray[np.float64]]:
+    """Return made-up updates of last exits that go a little the same way."""
+    rng = np.random.default_rng(0)
+    common = rng.normal(size=EXIT_PARAMETERS)
+    return [0.3 * common + rng.normal(size=EXIT_PARAMETERS) for _ in range(clients)]
+
+
+def general_solver(similarity: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return argmax kᵀc − μ‖k − 1/s‖² over the simplex for one client, by SLSQP."""
+    size = len(similarity)
+    solution = minimize(
+        lambda k: MU * ((k - 1 / size) ** 2).sum() - k @ similarity,
+        np.full(size, 1 / size),
+        jac=lambda k: 2 * MU * (k - 1 / size) - similarity,
+        bounds=[(0, None)] * size,
+        constraints={
+            "type": "eq",
+            "fun": lambda k: k.sum() - 1,
+            "jac": lambda k: np.ones(size),
+        },
+        method="SLSQP",
+        options={"ftol": 1e-15, "maxiter": 1000},
+    )
+    weights: npt.NDArray[np.float64] = solution.x
+    return weights
+
+
+def matching(solved: int = 10) -> list[Figure]:
+    """Compare teacher matching with one general QP per client.
+
+    Parameters
+    ----------
+    solved
+        Clients of the 200 whose QP is solved; the time for all is extrapolated.
+    """
+    figures = []
+    for size in (10, 50, 100, 200, 2000):
+        vectors = updates(size)
+
+        def ours(vectors: list[npt.NDArray[np.float64]] = vectors) -> float:
+            return timed(lambda: match_teachers(cosine_similarity(vectors), MU))
+
+        (seconds,) = in_turn(5, ours)
+        target, met = "", None
+        if size == 2000:
+            target, met = "under 1", seconds < 1
+        figures.append(
+            Figure(
+                name=f"matching/s = {size}",
+                value=seconds,
+                unit="s",
+                target=target,
+                met=met,
+            )
+        )
+        if size == 200:
+            similarity = cosine_similarity(vectors)
+            weights = match_teachers(similarity, MU)
+            start = time.perf_counter()
+            exact = [general_solver(similarity[i]) for i in range(solved)]
+            theirs = (time.perf_counter() - start) * size / solved
+            difference = float(np.abs(weights[:solved] - exact).max())
+            figures += [
+                Figure(name="matching/s = 200/SLSQP", value=theirs, unit="s"),
+                Figure(
+                    name="matching/s = 200/times faster",
+                    value=theirs / seconds,
+                    unit="x",
+                    target="at least 100",
+                    met=theirs / seconds >= 100,
+                ),
+                Figure(
+                    name="matching/s = 200/largest difference",
+                    value=difference,
+                    unit="weight",
+                    target="at most 1e-6",
+                    met=difference <= 1e-6,
+                ),
+            ]
+    return figures
+
+
+def selection() -> list[Figure]:
+    """Time the choice of half of 2,000 clients."""
+    similarity = cosine_similarity(
+        [np.random.default_rng(i).normal(size=64) for i in range(2000)]
+    )
+    (seconds,) = in_turn(5, lambda: timed(lambda: least_conflicting(similarity, 1000)))
+    return [
+        Figure(
+            name="selection/s = 2000",
+            value=seconds,
+            unit="s",
+            target="under 1",
+            met=seconds < 1,
+        )
+    ]
+
+
+def _resnet() -> State:
+    network = build_network("resnet18", DataSpec("image", (3, 32, 32), 100), seed=0)
+    return read_state(network, network.state_dict())
+
+
+def _replies(count: int) -> Iterator[tuple[str, State]]:
+    """Yield fresh states one at a time, as they come off the wire."""
+    model = _resnet()
+    content = {key: value.tobytes() for key, value in model.items()}
+    for number in range(count):
+        state: State = {
+            key: np.frombuffer(bytearray(data), model[key].dtype).reshape(
+                model[key].shape
+            )
+            for key, data in content.items()
+        }
+        yield f"client-{number:03d}", state
+
+
+def _averaging(count: int) -> tuple[float, float, int]:
+    """Return peak memory above idle in models, seconds per reply, bytes of a model."""
+    replies = _replies(count)
+    names = [f"client-{number:03d}" for number in range(count)]
+    size = num_bytes(_resnet())
+    next(replies)  # the model is built and the generator holds its bytes
+    idle = resident_memory()
+    mean, spent = OrderedMean(names), 0.0
+    for name, state in _replies(count):
+        start = time.perf_counter()
+        mean.add(name, state, 100)
+        spent += time.perf_counter() - start
+    mean.result()
+    return (resident_memory(peak=True) - idle) / size, spent / count, size
+
+
+def _plain_add(count: int) -> float:
+    """Return seconds of adding a float32 array of the model's size to another."""
+    a = np.ones(num_bytes(_resnet()) // 4, np.float32)
+    b = np.ones_like(a)
+    a += b
+    start = time.perf_counter()
+    for _ in range(count):
+        a += b
+    return (time.perf_counter() - start) / count
+
+
+def averaging() -> list[Figure]:
+    """Measure memory and time of averaging 100 replies of ResNet-18."""
+    models, seconds, size = fresh(_averaging, 100)
+    plain = fresh(_plain_add, 100)
+    return [
+        Figure(
+            name="averaging/100 ResNet-18/peak above idle",
+            value=models,
+            unit="models",
+            target="under 4",
+            met=models < 4,
+        ),
+        Figure(
+            name="averaging/ResNet-18/per reply",
+            value=size / seconds / 1e9,
+            unit="GB/s",
+        ),
+        Figure(name="averaging/plain NumPy add", value=size / plain / 1e9, unit="GB/s"),
+    ]

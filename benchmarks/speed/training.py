@@ -1,0 +1,223 @@
+"""Local training: the app beside a plain PyTorch loop and the matrix-multiply limit."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from benchmarks.records import Figure
+from benchmarks.speed.measure import CORES, fresh, resident_memory, together
+from client_app.memory import keep_heap
+from client_app.methods import TRAINERS
+from client_app.trainer import Client
+from common.data import ClientData, DataSpec, Split, data_spec
+from common.models import Network, build_network, last_exit_keys
+from common.protocol import Request
+from common.settings import parse_settings
+from common.sharing import initial_shared
+from common.state import read_state
+
+BATCH = 64
+SAMPLES = 8 * BATCH
+FLOP_PER_SAMPLE = 2 * (3 * 30_391_680 - 3 * 128 * 9 * 30 * 30)
+"""Forward, gradients of weights and of inputs of the ConvNet, but the first layer's
+input has none; two operations per multiply-accumulate."""
+
+
+def made_up_data(spec: DataSpec, samples: int) -> Split:
+    """Return random images with random labels."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (samples, *spec.shape), dtype=np.uint8)
+    labels = rng.integers(0, spec.num_classes, samples)
+    return Split(torch.from_numpy(images), torch.from_numpy(labels))
+
+
+def app_rate(method: str, passes: int) -> float:
+    """Return samples/s of one client that trains with one thread, as in a run."""
+    settings = parse_settings({"method": method, "dataset": "cifar10"})
+    keep_heap()
+    torch.set_num_threads(1)
+    spec = data_spec(settings.data)
+    split = made_up_data(spec, SAMPLES)
+    data = ClientData(spec=spec, train=split, test=split, name="")
+    client = Client("client", "convnet", data, torch.device("cpu"))
+    trainer = TRAINERS[method](settings, client)
+    network = build_network("convnet", spec, seed=0)
+    assert isinstance(network, Network)
+    request = Request(
+        experiment="",
+        run="",
+        server_round=1,
+        shared=initial_shared(settings),
+        groups={"teacher": read_state(network, last_exit_keys(network))}
+        if method == "xfed"
+        else {},
+        values={"students": [1, 2, 3]} if method == "xfed" else {},
+    )
+    _, state = trainer.train(request, None)
+    start = time.perf_counter()
+    for _ in range(passes):
+        _, state = trainer.train(request, state)
+    return passes * SAMPLES / (time.perf_counter() - start)
+
+
+class PlainConvNet(nn.Module):
+    """The ConvNet with three exits as one would write it in a script."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 128, 3)
+        self.conv2 = nn.Conv2d(128, 128, 3)
+        self.conv3 = nn.Conv2d(128, 128, 3)
+        self.exits = nn.ModuleList(nn.Linear(128, 10) for _ in range(3))
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        """Return the logits of all exits."""
+        logits = []
+        convolutions = (self.conv1, self.conv2, self.conv3)
+        for convolution, exit_ in zip(convolutions, self.exits, strict=True):
+            x = F.max_pool2d(F.relu(convolution(x)), 2)
+            logits.append(exit_(F.adaptive_avg_pool2d(x, 1).flatten(1)))
+        return logits
+
+
+def plain_data(samples: int, spec: DataSpec) -> list[tuple[Tensor, int]]:
+    """Return a list of normalised images with their labels."""
+    split = made_up_data(spec, samples)
+    images = split.inputs.float() / 127.5 - 1
+    return list(zip(images, split.targets.tolist(), strict=True))
+
+
+def plain_rate(passes: int) -> float:
+    """Return samples/s of a plain loop: one process, all threads, ``DataLoader``."""
+    torch.set_num_threads(CORES)
+    data = plain_data(SAMPLES, data_spec(parse_settings({"dataset": "cifar10"}).data))
+    network = PlainConvNet()
+    optimizer = torch.optim.SGD(
+        network.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4
+    )
+    plain_epoch(network, optimizer, data)
+    start = time.perf_counter()
+    for _ in range(passes):
+        plain_epoch(network, optimizer, data)
+    return passes * SAMPLES / (time.perf_counter() - start)
+
+
+def plain_epoch(
+    network: nn.Module, optimizer: torch.optim.Optimizer, data: list[tuple[Tensor, int]]
+) -> None:
+    """Train for one epoch."""
+    for images, labels in DataLoader(data, batch_size=BATCH, shuffle=True):  # type: ignore[arg-type]
+        optimizer.zero_grad()
+        loss = sum(F.cross_entropy(logits, labels) / 3 for logits in network(images))
+        assert isinstance(loss, Tensor)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+
+def matmul_rate(repeats: int) -> float:
+    """Return FLOP/s of float32 matrix multiplication on one core."""
+    torch.set_num_threads(1)
+    size = 2048
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    out = torch.empty(size, size)
+    torch.mm(a, b, out=out)
+    start = time.perf_counter()
+    for _ in range(repeats):
+        torch.mm(a, b, out=out)
+    return repeats * 2 * size**3 / (time.perf_counter() - start)
+
+
+def throughput(repeats: int = 3) -> list[Figure]:
+    """Compare training throughput with all cores busy."""
+    app, distilling, plain, limit = [], [], [], []
+    for _ in range(repeats):
+        limit.append(sum(together(CORES, matmul_rate, 10)) / FLOP_PER_SAMPLE)
+        app.append(sum(together(CORES, app_rate, "fedper", 3)))
+        plain.append(fresh(plain_rate, 3))
+        distilling.append(sum(together(CORES, app_rate, "xfed", 3)))
+    ours, kd, theirs, most = map(statistics.median, (app, distilling, plain, limit))
+    what = "training/ConvNet, B = 64"
+    return [
+        Figure(name=f"{what}/app", value=ours, unit="samples/s"),
+        Figure(name=f"{what}/app, X-FED with KD", value=kd, unit="samples/s"),
+        Figure(name=f"{what}/plain loop", value=theirs, unit="samples/s"),
+        Figure(name=f"{what}/matrix-multiply limit", value=most, unit="samples/s"),
+        Figure(
+            name=f"{what}/app : plain loop",
+            value=ours / theirs,
+            unit="x",
+            target="at least 1.6",
+            met=ours / theirs >= 1.6,
+        ),
+        Figure(
+            name=f"{what}/app : limit",
+            value=ours / most,
+            unit="x",
+            target="at least 0.55",
+            met=ours / most >= 0.55,
+        ),
+    ]
+
+
+def _app_memory(model: str, dataset: str) -> int:
+    """Train a client as deployed; return the peak of its resident memory, in bytes."""
+    import flwr.clientapp  # noqa: F401 a deployed client has it loaded
+
+    settings = parse_settings(
+        {"method": "fedper", "dataset": dataset, "model": model, "batch-size": BATCH}
+    )
+    keep_heap()
+    torch.set_num_threads(1)
+    spec = data_spec(settings.data)
+    split = made_up_data(spec, SAMPLES)
+    data = ClientData(spec=spec, train=split, test=split, name="")
+    trainer = TRAINERS["fedper"](
+        settings, Client("client", model, data, torch.device("cpu"))
+    )
+    request = Request(
+        experiment="", run="", server_round=1, shared=initial_shared(settings)
+    )
+    trainer.train(request, None)
+    return resident_memory(peak=True)
+
+
+def _plain_memory(model: str, dataset: str) -> int:
+    """Train the same network in a plain loop; return the peak, in bytes."""
+    import flwr.clientapp  # noqa: F401
+
+    torch.set_num_threads(1)
+    spec = data_spec(parse_settings({"dataset": dataset}).data)
+    network = build_network(model, spec, seed=0)
+    optimizer = torch.optim.SGD(
+        network.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4
+    )
+    plain_epoch(network, optimizer, plain_data(SAMPLES, spec))
+    return resident_memory(peak=True)
+
+
+def memory() -> list[Figure]:
+    """Compare the memory of a client with that of a plain loop."""
+    figures = []
+    for model, dataset in (("convnet", "cifar10"), ("resnet18", "cifar100")):
+        ours = fresh(_app_memory, model, dataset) / 2**20
+        theirs = fresh(_plain_memory, model, dataset) / 2**20
+        what = f"memory/{model}, B = {BATCH}"
+        figures += [
+            Figure(name=f"{what}/client", value=ours, unit="MiB"),
+            Figure(name=f"{what}/plain loop", value=theirs, unit="MiB"),
+            Figure(
+                name=f"{what}/client : plain loop",
+                value=ours / theirs,
+                unit="x",
+                target="at most 1.25",
+                met=ours / theirs <= 1.25,
+            ),
+        ]
+    return figures
