@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from common.data import DataSpec, Split, augment, to_model_input
+from common.data import DataSpec, Split, add_noise, augment, to_model_input
 from common.settings import DataSettings
 
 
@@ -55,18 +55,33 @@ class LocalData:
         """
         order = torch.randperm(len(self), generator=generator)
         for rows in _portions(order, batch_size):
-            yield self._batch(rows, generator if self.augmented else None)
+            inputs = self._inputs[rows.to(self._inputs.device)]
+            if self.augmented:
+                inputs = augment(inputs, self._settings.augmentation, generator)
+            yield self._batch(rows, inputs)
 
-    def ordered(self, batch_size: int) -> Iterator[Batch]:
-        """Yield all samples in order, unchanged."""
+    def ordered(
+        self, batch_size: int, *, noise: float = 0.0, seed: int = 0
+    ) -> Iterator[Batch]:
+        """Yield all samples in order.
+
+        Parameters
+        ----------
+        noise
+            Standard deviation of Gaussian noise on the images, see
+            :func:`common.data.add_noise`; 0 leaves them as they are.
+        seed
+            Of the noise.
+        """
+        generator = torch.Generator().manual_seed(seed)
         for rows in torch.split(torch.arange(len(self)), batch_size):
-            yield self._batch(rows, None)
+            inputs = self._inputs[rows.to(self._inputs.device)]
+            if noise > 0:
+                inputs = add_noise(inputs, noise, generator)
+            yield self._batch(rows, inputs)
 
-    def _batch(self, rows: Tensor, generator: torch.Generator | None) -> Batch:
+    def _batch(self, rows: Tensor, inputs: Tensor) -> Batch:
         rows = rows.to(self._inputs.device)
-        inputs = self._inputs[rows]
-        if generator is not None:
-            inputs = augment(inputs, self._settings.augmentation, generator)
         inputs = to_model_input(inputs, self._spec, self._settings)
         if inputs.dim() == 4:
             inputs = inputs.contiguous(memory_format=torch.channels_last)

@@ -14,18 +14,19 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from client_app.assemble import personal_network, shared_names
 from client_app.batches import Batch, LocalData
-from client_app.evaluation import evaluate
+from client_app.evaluation import evaluate, latency
 from client_app.losses import joint_cross_entropy
 from client_app.personal_state import PersonalState
 from client_app.training import train
 from common.data import ClientData, Split
-from common.models import build_network, logits_per_exit
-from common.protocol import NUM_EXAMPLES, TRAIN_LOSS, Reply, Request
+from common.models import logits_per_exit
+from common.protocol import LATENCY, NUM_EXAMPLES, TRAIN_LOSS, Reply, Request
 from common.seeding import derive_seed
 from common.settings import Settings
 from common.sharing import keys_to_share
-from common.state import State, check_keys, read_state, write_state
+from common.state import State, read_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +75,27 @@ class Trainer:
 
     def evaluate(self, request: Request, state: PersonalState | None) -> Reply:
         """Evaluate the personal network on the client's test data."""
-        return self.evaluation(self.network(request, state))
+        return self.evaluation(self.network(request, state), request)
 
     # ---- parts for methods -----------------------------------------------------------
 
-    def evaluation(self, network: nn.Module) -> Reply:
-        """Make the reply to ``evaluate``: accuracies per exit and of leaving early."""
-        threshold = self.settings.training.confidence_threshold
-        return Reply(metrics=evaluate(network, self.test_data, threshold))
+    def evaluation(self, network: nn.Module, request: Request) -> Reply:
+        """Make the reply to ``evaluate``: accuracies per exit and of leaving early.
+
+        After the last round the latency on this device comes with it.
+        """
+        training, seed = self.settings.training, self.settings.seed
+        threshold = training.confidence_threshold
+        metrics = evaluate(
+            network,
+            self.test_data,
+            threshold,
+            noise=training.evaluation_noise,
+            seed=derive_seed(seed, "noise", self.client.name),
+        )
+        if request.server_round == self.settings.run.num_server_rounds:
+            metrics[LATENCY] = latency(network, self.test_data, threshold)
+        return Reply(metrics=metrics)
 
     def network(self, request: Request, state: PersonalState | None) -> nn.Module:
         """Build the client's network: shared parameters as received, the rest its own.
@@ -89,24 +103,14 @@ class Trainer:
         Before the first training the personal part has the initial weights, equal for
         all clients of one architecture and seed.
         """
-        network = build_network(
-            self.client.model, self.client.data.spec, seed=self.settings.seed
+        network = personal_network(
+            self.settings,
+            self.client.data.spec,
+            self.client.model,
+            request.shared,
+            state.part("model") if state else None,
         )
-        shared = self._shared_keys(network)
-        if self.settings.shares != "extractor":
-            check_keys(request.shared, shared, "the shared parameters received")
-            write_state(network, request.shared)
-        if state is not None:
-            model = state.part("model")
-            check_keys(model, network.state_dict().keys() - shared, "the stored state")
-            write_state(network, model)
         return self.place(network)
-
-    def _shared_keys(self, network: nn.Module) -> set[str]:
-        """Return what of the client's network is shared."""
-        if self.settings.shares == "extractor":
-            return set()
-        return set(keys_to_share(network, self.settings))
 
     def place(self, module: nn.Module) -> nn.Module:
         """Move a module to the training device, convolutions in channels-last."""
@@ -190,7 +194,7 @@ class Trainer:
         state: PersonalState | None,
     ) -> PersonalState:
         """Make the new personal state: all of the network that is not shared."""
-        shared = self._shared_keys(network)
+        shared = shared_names(network, self.settings)
         personal = [key for key in network.state_dict() if key not in shared]
         model = read_state(network, personal)
         return PersonalState(

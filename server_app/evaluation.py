@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from common.protocol import NUM_EXAMPLES, Numbers, Reply
+from common.protocol import EPSILONS, LATENCY, NUM_EXAMPLES, Numbers, Reply
 from server_app.vetting import RefusedReply, vet_count
 
-PER_EXIT = ("correct", "loss", "taken")
-"""Metrics of an evaluation that list one number per exit: right predictions, mean loss,
-samples that leave there."""
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 class Evaluation:
     """Replies to ``evaluate``, by client.
 
     Accuracy is averaged over clients without weights, with the population standard
-    deviation over clients beside it. Averaged accuracy is the mean over exits.
+    deviation over clients beside it. Averaged accuracy is the mean over exits; early
+    accuracy is that at the exit where inference stops.
 
     Parameters
     ----------
@@ -27,13 +26,19 @@ class Evaluation:
         By client.
     macs
         By client: multiply-accumulates per sample up to each of its exits.
+    trained
+        Clients that have trained so far, evaluated or not.
     """
 
     def __init__(
-        self, replies: Mapping[str, Reply], macs: Mapping[str, Sequence[int]]
+        self,
+        replies: Mapping[str, Reply],
+        macs: Mapping[str, Sequence[int]],
+        trained: Collection[str] = (),
     ) -> None:
         self._metrics = {name: replies[name].metrics for name in sorted(replies)}
-        self._macs = macs
+        self._macs = {name: np.asarray(macs[name], float) for name in self._metrics}
+        self._seen = np.array([name in trained for name in self._metrics])
 
     @staticmethod
     def vet(reply: Reply, macs: Sequence[int]) -> None:
@@ -44,76 +49,160 @@ class Evaluation:
         RefusedReply
             A metric is missing, has the wrong length or an impossible value.
         """
-        metrics = reply.metrics
+        metrics, exits = reply.metrics, len(macs)
         examples = vet_count(metrics, NUM_EXAMPLES)
-        lists = [metrics.get(key) for key in PER_EXIT]
-        if not all(isinstance(values, list) and values for values in lists):
-            raise RefusedReply(f"metrics {sorted(metrics)}, expected {PER_EXIT}")
-        lengths = {len(values) for values in lists if isinstance(values, list)}
-        if lengths != {len(macs)}:
-            raise RefusedReply(f"metrics of {lengths} exits, expected {len(macs)}")
-        if not np.isfinite(_array(metrics, "loss")).all():
-            raise RefusedReply("loss is not finite")
-        early, taken = metrics.get("early-correct"), _array(metrics, "taken")
-        counts = [*_array(metrics, "correct"), *taken, early]
-        if not isinstance(early, int) or not all(0 <= n <= examples for n in counts):
-            raise RefusedReply(f"counts outside 0..{examples}")
-        if taken.sum() != examples:
-            raise RefusedReply(f"{taken.sum():g} of {examples} samples left an exit")
-
-    def accuracy(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Return each client's accuracy averaged over its exits, shape (clients,)."""
-        return np.array([_accuracy(m).mean() for m in self._metrics.values()])
+        _vet_outcome(metrics, "", exits, examples)
+        _vet_floats(metrics, "loss", exits)
+        curve = _vet_counts(metrics, "epsilon-correct", len(EPSILONS), examples)
+        taken = _vet_counts(metrics, "epsilon-taken", len(EPSILONS) * exits, examples)
+        _vet_sums(taken.reshape(len(EPSILONS), exits), "epsilon-taken", examples)
+        first = _array(metrics, "correct")[0]
+        if curve[0] != first:  # with ε = 0 every sample leaves at the first exit
+            raise RefusedReply(
+                f"epsilon-correct starts with {curve[0]:g}, not {first:g}"
+            )
+        if "noisy-correct" in metrics:
+            _vet_outcome(metrics, "noisy-", exits, examples)
+        if LATENCY in metrics:
+            _vet_floats(metrics, LATENCY, 2)
 
     def summary(self) -> dict[str, Numbers]:
-        """Return mean and standard deviation over clients, as fractions.
+        """Return means and standard deviations over clients, accuracies as fractions.
 
-        Per-exit figures are there where all clients have the same number of exits.
+        With ``noisy-`` in front: on noisy images, where those were evaluated. With
+        ``seen-`` and ``unseen-`` in front: of the clients that trained before, and of
+        those that never did. ``epsilon-...`` lists the figures for each threshold in
+        ``epsilon``. Per-exit figures are there where all clients have the same number
+        of exits. ``latency-...`` are seconds.
         """
         metrics = list(self._metrics.values())
-        average = self.accuracy()
-        early = np.array([_scalar(m, "early-correct") for m in metrics])
-        examples = np.array([_scalar(m, NUM_EXAMPLES) for m in metrics])
         early_macs = [self._early_macs(name) for name in self._metrics]
         summary: dict[str, Numbers] = {
-            "accuracy-mean": float(average.mean()),
-            "accuracy-std": float(average.std()),
-            "early-accuracy-mean": float((early / examples).mean()),
-            "early-accuracy-std": float((early / examples).std()),
+            **self._accuracies(""),
             "early-macs-mean": float(np.mean(early_macs)),
             "clients": len(metrics),
         }
-        per_exit = [_accuracy(m) for m in metrics]
-        if len({len(values) for values in per_exit}) == 1:
-            summary["exit-accuracy-mean"] = np.mean(per_exit, axis=0).tolist()
-            summary["exit-accuracy-std"] = np.std(per_exit, axis=0).tolist()
-        return summary
+        if all("noisy-correct" in m for m in metrics):
+            noisy_macs = [self._early_macs(name, "noisy-") for name in self._metrics]
+            summary |= self._accuracies("noisy-")
+            summary["noisy-early-macs-mean"] = float(np.mean(noisy_macs))
+        if all(LATENCY in m for m in metrics):
+            median, late = np.mean([_array(m, LATENCY) for m in metrics], axis=0)
+            summary |= {"latency-median": float(median), "latency-p95": float(late)}
+        return {**summary, **self._apart(), **self._curve()}
 
     def rows(self, server_round: int) -> Iterator[tuple[Any, ...]]:
         """Yield the rows of ``clients.csv``, floats written exactly."""
         for name, metrics in self._metrics.items():
-            examples = int(_scalar(metrics, NUM_EXAMPLES))
-            columns = zip(
-                _accuracy(metrics).tolist(),
-                _array(metrics, "loss").tolist(),
-                self._macs[name],
-                strict=True,
-            )
-            for index, (accuracy, loss, macs) in enumerate(columns, start=1):
-                yield server_round, name, index, accuracy, loss, examples, macs
-            early = _scalar(metrics, "early-correct") / examples
-            cost = self._early_macs(name)
-            yield server_round, name, "early", early, "", examples, cost
+            yield from self._rows(server_round, name, "", _array(metrics, "loss"))
+            if "noisy-correct" in metrics:
+                yield from self._rows(server_round, name, "noisy-")
 
-    def _early_macs(self, name: str) -> float:
+    def _rows(
+        self, server_round: int, name: str, kind: str, loss: Floats | None = None
+    ) -> Iterator[tuple[Any, ...]]:
+        metrics = self._metrics[name]
+        examples = int(_scalar(metrics, NUM_EXAMPLES))
+        columns = zip(
+            _accuracy(metrics, kind).tolist(),
+            [""] * len(self._macs[name]) if loss is None else loss.tolist(),
+            self._macs[name].astype(int).tolist(),
+            strict=True,
+        )
+        for index, (accuracy, mean_loss, macs) in enumerate(columns, start=1):
+            exit_ = f"{kind}{index}"
+            yield server_round, name, exit_, accuracy, mean_loss, examples, macs
+        early, cost = _early_accuracy(metrics, kind), self._early_macs(name, kind)
+        yield server_round, name, f"{kind}early", early, "", examples, cost
+
+    def _accuracies(self, kind: str) -> dict[str, Numbers]:
+        metrics = self._metrics.values()
+        per_exit = [_accuracy(m, kind) for m in metrics]
+        average = np.array([values.mean() for values in per_exit])
+        early = np.array([_early_accuracy(m, kind) for m in metrics])
+        accuracies: dict[str, Numbers] = {
+            f"{kind}accuracy-mean": float(average.mean()),
+            f"{kind}accuracy-std": float(average.std()),
+            f"{kind}early-accuracy-mean": float(early.mean()),
+            f"{kind}early-accuracy-std": float(early.std()),
+        }
+        if len({len(values) for values in per_exit}) == 1:
+            accuracies[f"{kind}exit-accuracy-mean"] = np.mean(per_exit, axis=0).tolist()
+            accuracies[f"{kind}exit-accuracy-std"] = np.std(per_exit, axis=0).tolist()
+        return accuracies
+
+    def _apart(self) -> dict[str, Numbers]:
+        """Return the accuracies of seen and of never-sampled clients."""
+        metrics = self._metrics.values()
+        average = np.array([_accuracy(m).mean() for m in metrics])
+        early = np.array([_early_accuracy(m) for m in metrics])
+        figures: dict[str, Numbers] = {}
+        for kind, chosen in (("seen", self._seen), ("unseen", ~self._seen)):
+            figures[f"{kind}-clients"] = int(chosen.sum())
+            if chosen.any():
+                figures[f"{kind}-accuracy-mean"] = float(average[chosen].mean())
+                figures[f"{kind}-early-accuracy-mean"] = float(early[chosen].mean())
+        return figures
+
+    def _curve(self) -> dict[str, Numbers]:
+        """Return accuracy and cost over the threshold ε."""
+        accuracies, costs = [], []
+        for name, metrics in self._metrics.items():
+            examples, macs = _scalar(metrics, NUM_EXAMPLES), self._macs[name]
+            taken = _array(metrics, "epsilon-taken").reshape(-1, len(macs))
+            accuracies.append(_array(metrics, "epsilon-correct") / examples)
+            costs.append(taken @ macs / examples)
+        return {
+            "epsilon": list(EPSILONS),
+            "epsilon-accuracy-mean": np.mean(accuracies, axis=0).tolist(),
+            "epsilon-macs-mean": np.mean(costs, axis=0).tolist(),
+        }
+
+    def _early_macs(self, name: str, kind: str = "") -> float:
         """Return the mean multiply-accumulates per sample under the exit policy."""
-        taken = _array(self._metrics[name], "taken")
-        return float(taken @ np.asarray(self._macs[name]) / taken.sum())
+        taken = _array(self._metrics[name], f"{kind}taken")
+        return float(taken @ self._macs[name] / taken.sum())
 
 
-def _array(
-    metrics: Mapping[str, Numbers], key: str
-) -> np.ndarray[Any, np.dtype[np.float64]]:
+def _vet_outcome(
+    metrics: Mapping[str, Numbers], kind: str, exits: int, examples: int
+) -> None:
+    """Check the counts per exit and at the exit taken."""
+    _vet_counts(metrics, f"{kind}correct", exits, examples)
+    taken = _vet_counts(metrics, f"{kind}taken", exits, examples)
+    _vet_sums(taken[None], f"{kind}taken", examples)
+    early = metrics.get(f"{kind}early-correct")
+    if type(early) is not int or not 0 <= early <= examples:
+        raise RefusedReply(f"{kind}early-correct = {early!r}, outside 0..{examples}")
+
+
+def _vet_counts(
+    metrics: Mapping[str, Numbers], key: str, length: int, examples: int
+) -> Floats:
+    values = metrics.get(key)
+    if not isinstance(values, list) or len(values) != length:
+        raise RefusedReply(f"metrics lack {key} with {length} numbers")
+    if not all(type(count) is int and 0 <= count <= examples for count in values):
+        raise RefusedReply(f"{key} holds counts outside 0..{examples}")
+    return _array(metrics, key)
+
+
+def _vet_sums(taken: Floats, key: str, examples: int) -> None:
+    sums = taken.sum(axis=1)
+    if (sums != examples).any():
+        wrong = sums[sums != examples][0]
+        raise RefusedReply(f"{key}: {wrong:g} of {examples} samples left an exit")
+
+
+def _vet_floats(metrics: Mapping[str, Numbers], key: str, length: int) -> None:
+    values = metrics.get(key)
+    if not isinstance(values, list) or len(values) != length:
+        raise RefusedReply(f"metrics lack {key} with {length} numbers")
+    if not all(np.isfinite(values)) or min(values) < 0:
+        raise RefusedReply(f"{key} is negative or not finite")
+
+
+def _array(metrics: Mapping[str, Numbers], key: str) -> Floats:
     return np.asarray(metrics[key], dtype=np.float64)
 
 
@@ -123,7 +212,9 @@ def _scalar(metrics: Mapping[str, Numbers], key: str) -> float:
     return float(value)
 
 
-def _accuracy(
-    metrics: Mapping[str, Numbers],
-) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return _array(metrics, "correct") / _scalar(metrics, NUM_EXAMPLES)
+def _accuracy(metrics: Mapping[str, Numbers], kind: str = "") -> Floats:
+    return _array(metrics, f"{kind}correct") / _scalar(metrics, NUM_EXAMPLES)
+
+
+def _early_accuracy(metrics: Mapping[str, Numbers], kind: str = "") -> float:
+    return _scalar(metrics, f"{kind}early-correct") / _scalar(metrics, NUM_EXAMPLES)

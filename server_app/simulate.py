@@ -1,7 +1,9 @@
 r"""Simulate several methods on one machine, one after another, and compare them.
 
 All methods see the same partition, the same initial weights and the same sampled
-clients. Example::
+clients. The clients' personal states lie in each run's folder, in ``state``, so that
+``client_app.predict`` finds them; ``--set state-dir=`` keeps them in memory only.
+Example::
 
     python -m server_app.simulate xfed@digits-early-exit fedper@digits-early-exit \
         --set seed=1
@@ -18,6 +20,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from common.files import STATE_FOLDER
 from common.presets import merge, names, to_run_config
 from common.schema import Scalar
 from common.settings import METHOD_SETTINGS
@@ -71,6 +74,8 @@ def plan(
 ) -> list[dict[str, Scalar]]:
     """Return the run configuration of each ``METHOD[@PRESET]``.
 
+    Personal states go to the run's own folder where no ``state-dir`` is given.
+
     Raises
     ------
     SettingsError
@@ -81,7 +86,10 @@ def plan(
         method, _, preset = run.partition("@")
         config = merge(preset or None, [*overrides, f"method={method}"])
         config["output-dir"] = str(folder)
-        config.setdefault("experiment", run.replace("@", "-"))
+        name = Path(preset).name.removesuffix(".toml")
+        default = f"{method}-{name}" if name else method
+        experiment = str(config.setdefault("experiment", default))
+        config.setdefault("state-dir", str(folder / experiment / STATE_FOLDER))
         config["min-available-nodes"] = num_supernodes
         configs.append(config)
     return configs

@@ -8,7 +8,7 @@ shared extractor, image in, image out.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from client_app.batches import Batch
 from client_app.losses import joint_cross_entropy
@@ -18,7 +18,7 @@ from client_app.training import frozen
 from common.models import build_extractor, logits_per_exit
 from common.protocol import Reply, Request
 from common.settings import PFedESSettings
-from common.state import write_state
+from common.state import State, write_state
 
 
 class PFedES(Trainer):
@@ -29,31 +29,15 @@ class PFedES(Trainer):
     ) -> tuple[Reply, PersonalState]:
         """Run steps 1 and 2 of one round."""
         pfedes = self.settings.of(PFedESSettings)
-        mu = pfedes.mu
         private = self.network(request, state)  # F_k
-        extractor = build_extractor(self.client.data.spec, seed=self.settings.seed)  # G
-        write_state(extractor, request.shared)
-        self.place(extractor)
-
-        def step_1(batch: Batch) -> Tensor:
-            """ℓ_ω = (1-μ)·CE(F_k(x), y) + μ·CE(F_k(G(x)), y)."""
-            with torch.no_grad():
-                enhanced = extractor(batch.inputs)
-            plain_loss = joint_cross_entropy(
-                logits_per_exit(private, batch.inputs), batch.targets
-            )
-            enhanced_loss = joint_cross_entropy(
-                logits_per_exit(private, enhanced), batch.targets
-            )
-            return (1 - mu) * plain_loss + mu * enhanced_loss
+        extractor = self.extractor(request)  # G
 
         def step_2(batch: Batch) -> Tensor:
             """ℓ_θ = CE(F_k(G(x)), y)."""
             logits = logits_per_exit(private, extractor(batch.inputs))
             return joint_cross_entropy(logits, batch.targets)
 
-        with frozen(extractor):
-            loss, momentum = self.fit(private, step_1, request, state)
+        loss, momentum = self.fit_private(private, extractor, request, state)
         with frozen(private):
             _, extractor_momentum = self.fit(
                 extractor,
@@ -67,3 +51,35 @@ class PFedES(Trainer):
         momentum |= extractor_momentum
         new_state = self.remember(private, momentum, request, state)
         return self.reply(extractor, loss), new_state
+
+    def extractor(self, request: Request) -> nn.Module:
+        """Build G(θ) as received."""
+        extractor = build_extractor(self.client.data.spec, seed=self.settings.seed)
+        write_state(extractor, request.shared)
+        return self.place(extractor)
+
+    def fit_private(
+        self,
+        private: nn.Module,
+        extractor: nn.Module,
+        request: Request,
+        state: PersonalState | None,
+        epochs: int | None = None,
+    ) -> tuple[float, State]:
+        """Step 1: train F_k with G frozen; return what :meth:`fit` does."""
+        mu = self.settings.of(PFedESSettings).mu
+
+        def step_1(batch: Batch) -> Tensor:
+            """ℓ_ω = (1-μ)·CE(F_k(x), y) + μ·CE(F_k(G(x)), y)."""
+            with torch.no_grad():
+                enhanced = extractor(batch.inputs)
+            plain_loss = joint_cross_entropy(
+                logits_per_exit(private, batch.inputs), batch.targets
+            )
+            enhanced_loss = joint_cross_entropy(
+                logits_per_exit(private, enhanced), batch.targets
+            )
+            return (1 - mu) * plain_loss + mu * enhanced_loss
+
+        with frozen(extractor):
+            return self.fit(private, step_1, request, state, epochs=epochs)

@@ -25,7 +25,7 @@ _TEACHER_BATCH = 64
 
 
 class XFed(Trainer):
-    """Trains the backbone, the last exit and the student exits; all exits stay here."""
+    """Trains the backbone, the last exit and the students; shallow exits stay here."""
 
     def network(self, request: Request, state: PersonalState | None) -> Network:
         """Build φ^t with the personal exits."""
@@ -75,7 +75,7 @@ class XFed(Trainer):
         network = self.network(request, state)
         if "teacher" in request.groups:
             write_state(network, _teacher_exit(request, last_exit_keys(network)))
-        return self.evaluation(network)
+        return self.evaluation(network, request)
 
 
 class _Teacher:

@@ -18,7 +18,7 @@ LAYOUT: Final = (
 )
 """What a folder with data looks like, for messages."""
 
-_IMAGE_SUFFIXES: Final = frozenset(
+IMAGE_SUFFIXES: Final = frozenset(
     (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 )
 _FORMATS: Final[dict[str, Format]] = {".parquet": "Parquet", ".npz": "npz"}
@@ -116,5 +116,5 @@ def _images(folder: Path) -> Iterator[tuple[Path, str]]:
             folders.sort()
             for file in sorted(files):
                 suffix = os.path.splitext(file)[1].lower()
-                if suffix in _IMAGE_SUFFIXES and file[0] != ".":
+                if suffix in IMAGE_SUFFIXES and file[0] != ".":
                     yield Path(place, file), class_folder.name

@@ -56,9 +56,13 @@ def read_part(part: Part, kind: Literal["image", "text"]) -> RawPart:
     labels: list[Any] = []
     if part.format == "image folder":
         examples, labels = list(part.files), list(part.class_names)
-    read = _read_parquet if part.format == "Parquet" else _read_npz
     for file in part.files if part.format != "image folder" else ():
-        more_examples, more_labels = read(file, kind)
+        more_examples, more_labels = read_file(file, kind)
+        if more_labels is None:
+            wanted = _LABEL_COLUMNS if part.format == "Parquet" else _LABEL_ARRAYS
+            raise ValueError(
+                f"{file} has no labels, expected one of {', '.join(wanted)}"
+            )
         examples += more_examples
         labels += more_labels
     if not examples:
@@ -68,21 +72,37 @@ def read_part(part: Part, kind: Literal["image", "text"]) -> RawPart:
     return RawPart(examples, labels, str(part))
 
 
+def read_file(
+    file: Path, kind: Literal["image", "text"]
+) -> tuple[list[Any], list[Any] | None]:
+    """Read a ``.parquet`` or ``.npz`` file: its examples, and its labels if any.
+
+    Raises
+    ------
+    ValueError
+        The file cannot be read, or lacks the column or array of the examples.
+    """
+    if file.suffix == ".npz":
+        return _read_npz(file)
+    return _read_parquet(file, kind)
+
+
 def _read_parquet(
     file: Path, kind: Literal["image", "text"]
-) -> tuple[list[Any], list[Any]]:
+) -> tuple[list[Any], list[Any] | None]:
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
     try:
         source = pq.ParquetFile(file)
-        example = _pick(file, _EXAMPLE_COLUMNS[kind], source.schema_arrow.names)
-        label = _pick(file, _LABEL_COLUMNS, source.schema_arrow.names)
-        table = source.read([example, label])
+        names = source.schema_arrow.names
+        example = _pick(file, _EXAMPLE_COLUMNS[kind], names)
+        label = next((name for name in _LABEL_COLUMNS if name in names), None)
+        table = source.read([example] if label is None else [example, label])
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"{file} is not readable as Parquet: {error}") from error
-    column, targets = table[example], table[label]
+    column = table[example]
     if pa.types.is_struct(column.type) and column.type.get_field_index("bytes") >= 0:
         # The image feature of Hugging Face datasets: struct {bytes, path}.
         column = pc.struct_field(column, "bytes")
@@ -91,19 +111,23 @@ def _read_parquet(
             f"{file}: column {example!r} is {column.type}, expected "
             f"{'text' if kind == 'text' else 'encoded images (PNG, JPEG) as bytes'}"
         )
-    if pa.types.is_nested(targets.type):
-        raise ValueError(
-            f"{file}: column {label!r} is {targets.type}, expected one whole number or "
-            "class name per row"
-        )
-    for name, values in ((example, column), (label, targets)):
+    columns = {example: column}
+    if label is not None:
+        columns[label] = table[label]
+        if pa.types.is_nested(table[label].type):
+            raise ValueError(
+                f"{file}: column {label!r} is {table[label].type}, expected one whole "
+                "number or class name per row"
+            )
+    for name, values in columns.items():
         if values.null_count:
             row = values.is_null().to_pylist().index(True)
             raise ValueError(f"{file}: column {name!r} has no value in row {row}")
-    return column.to_pylist(), targets.to_pylist()
+    labels = None if label is None else table[label].to_pylist()
+    return column.to_pylist(), labels
 
 
-def _read_npz(file: Path, _kind: str) -> tuple[list[Any], list[Any]]:
+def _read_npz(file: Path) -> tuple[list[Any], list[Any] | None]:
     try:
         with np.load(file, allow_pickle=False) as archive:
             names = archive.files
@@ -112,17 +136,18 @@ def _read_npz(file: Path, _kind: str) -> tuple[list[Any], list[Any]]:
     except Exception as error:  # Its kind depends on what the file really is.
         raise ValueError(f"{file} is not readable as .npz: {error}") from error
     images = arrays[_pick(file, _IMAGE_ARRAYS, names)]
-    labels = arrays[_pick(file, _LABEL_ARRAYS, names)]
+    labels = next((arrays[n] for n in _LABEL_ARRAYS if n in arrays), None)
     if images.dtype != np.uint8:
         raise ValueError(
             f"{file}: images are {images.dtype}, expected uint8 with values 0 to 255"
         )
-    if labels.shape != (len(images),):
+    if labels is not None and labels.shape != (len(images),):
         raise ValueError(
             f"{file}: {len(images)} images, but labels of shape {labels.shape}: "
             "expected one label per image"
         )
-    return list(_channels_last(file, images)), labels.tolist()
+    examples = list(_channels_last(file, images))
+    return examples, None if labels is None else labels.tolist()
 
 
 def _channels_last(file: Path, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:

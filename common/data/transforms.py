@@ -59,6 +59,28 @@ def to_model_input(inputs: Tensor, spec: DataSpec, settings: DataSettings) -> Te
     return inputs.float().div_(255).sub_(mean_c11).div_(std_c11)
 
 
+def add_noise(images: Tensor, sigma: float, generator: torch.Generator) -> Tensor:
+    """Add Gaussian noise to images, as a camera would deliver them.
+
+    Parameters
+    ----------
+    images
+        (N, channels, height, width) uint8.
+    sigma
+        Standard deviation, where pixels count from 0 to 1. Values beyond that are cut
+        off.
+    generator
+        On the CPU; makes the result reproducible, also between devices.
+
+    Returns
+    -------
+    uint8 of the same shape.
+    """
+    noise = torch.randn(images.shape, generator=generator).to(images.device)
+    noisy = images.float().add_(noise, alpha=255 * sigma)
+    return noisy.round_().clamp_(0, 255).to(torch.uint8)
+
+
 def augment(images: Tensor, policy: str, generator: torch.Generator) -> Tensor:
     """Change training images at random, each on its own.
 

@@ -53,13 +53,15 @@ def _conv_blocks(
     for out_channels in widths:
         layers: list[nn.Module] = [
             nn.Conv2d(channels, out_channels, kernel, padding="same" if padded else 0),
-            nn.ReLU(inplace=True),
         ]
         if not padded:
             height, width = height - kernel + 1, width - kernel + 1
         if min(height, width) >= 2:
             layers.append(nn.MaxPool2d(2))
             height, width = height // 2, width // 2
+        # The largest of four values, then ReLU: the same as the other way round, at a
+        # quarter of the work.
+        layers.append(nn.ReLU(inplace=True))
         blocks.append(nn.Sequential(*layers))
         channels = out_channels
     return blocks, channels * height * width

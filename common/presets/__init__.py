@@ -48,12 +48,22 @@ def merge(preset: str | None, overrides: Iterable[str]) -> dict[str, Scalar]:
                 [f"no preset {preset!r}: must be a .toml file or one of {names()}"]
             )
         config.update(_flatten(tomli.loads(path.read_text())))
-    for pair in overrides:
+    config.update(parse_pairs(overrides))
+    parse_settings(config)
+    return config
+
+
+def parse_pairs(pairs: Iterable[str]) -> dict[str, Scalar]:
+    """Parse ``key=value`` pairs as for Flower's ``--run-config``.
+
+    Bare words count as text. Raises :class:`SettingsError` where a pair is no pair.
+    """
+    config: dict[str, Scalar] = {}
+    for pair in pairs:
         key, separator, text = pair.partition("=")
         if not separator:
             raise SettingsError([f"{pair!r} is not of the form key=value"])
         config[key.strip()] = _value(text.strip())
-    parse_settings(config)
     return config
 
 
