@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
 import torch
-from flwr.common import Context, Message
+from flwr.common import Context, Message, RecordDict
 
 from client_app.memory import keep_heap
 from client_app.methods import TRAINERS
@@ -16,7 +17,7 @@ from client_app.personal_state import FileStore, MemoryStore, PersonalState, Sto
 from client_app.trainer import Client, Trainer
 from common.data import DataSpec, load_client_data
 from common.models import build_network, early_exit_macs, model_name
-from common.protocol import Request
+from common.protocol import STATE_ROUND, Reply, Request
 from common.schema import SettingsError
 from common.settings import HETEROGENEOUS, Settings, check_model, parse_settings
 
@@ -106,31 +107,45 @@ class Session:
     store: Store
     state: PersonalState | None
 
+    def answer(
+        self, reply: Reply, telemetry: Mapping[str, float] | None = None
+    ) -> RecordDict:
+        """Return the content of the answer: the reply, and what it went on from."""
+        known = self.state.server_round if self.state else 0
+        metrics = {**reply.metrics, **(telemetry or {}), STATE_ROUND: known}
+        return replace(reply, metrics=metrics).to_records()
 
+
+@contextmanager
 def open_session(
-    message: Message, context: Context, *, repeats: bool = False
-) -> Session:
+    message: Message, context: Context, *, training: bool = False
+) -> Iterator[Session]:
     """Read the message, open this node's client and its personal state.
 
     Parameters
     ----------
-    repeats
+    training
         Take the state from before the message's round, also where that round was
-        trained already; else the state of that round where there is one.
+        trained already, and lock it until the session ends; else take the state of that
+        round where there is one.
 
     Raises
     ------
-    SettingsError, ProtocolError, StateError
-        The configuration, the message or the stored state is not fit.
+    SettingsError, ProtocolError, StateError, FolderError
+        The configuration, the message or the stored state is not fit, or another node
+        trains this client.
     """
     settings = parse_settings(context.run_config)
     request = Request.from_records(message.content)
     client = open_client(settings, context)
+    trainer = TRAINERS[settings.method](settings, client)
     store = open_store(settings, context, request, client.name)
-    state = store.load(request.server_round - 1 if repeats else request.server_round)
-    if state is not None:
-        state.check(settings.method, client.model, store.where)
-    return Session(request, TRAINERS[settings.method](settings, client), store, state)
+    lock = store.lock(str(context.node_id), message.metadata.ttl)
+    with lock if training else nullcontext():
+        state = store.load(request.server_round - training)
+        if state is not None:
+            state.check(settings.method, client.model, store.where)
+        yield Session(request, trainer, store, state)
 
 
 @lru_cache
@@ -148,7 +163,8 @@ def open_store(
     if not state_dir:
         return MemoryStore(context.state)
     experiment = request.experiment or f"run-{context.run_id}"
-    return FileStore(Path(state_dir).expanduser() / experiment, client, request.run)
+    folder = Path(state_dir).expanduser() / experiment
+    return FileStore(folder, client, request.run, request.starts)
 
 
 def label(context: Context) -> str:

@@ -23,6 +23,7 @@ import torch
 
 _BOARD_RAILS = ("VDD_IN", "POM_5V_IN", "SYS_VIN_MV", "VIN")  # all of a board's power
 _INTERVAL = 0.1  # seconds between two samples of power and temperature
+_UNREADABLE = (OSError, ValueError, RuntimeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +68,9 @@ def processor_energy(sysfs: Path) -> list[Callable[[], float]]:
     for zone in sorted((sysfs / "class/powercap").glob("*-rapl:*")):
         counter = zone / "energy_uj"
         if zone.name.count(":") == 1 and os.access(counter, os.R_OK):
-            limit = float((zone / "max_energy_range_uj").read_text())
-            readers.append(_unwrapped(counter, limit))
+            with suppress(*_UNREADABLE):
+                limit = float((zone / "max_energy_range_uj").read_text())
+                readers.append(_unwrapped(counter, limit))
     return readers
 
 
@@ -90,7 +92,10 @@ def gpu_energy(device: torch.device) -> list[Callable[[], float]]:
         return []
 
     def joules() -> float:
-        return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3
+        try:
+            return float(pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)) / 1e3
+        except pynvml.NVMLError as error:
+            raise OSError(str(error)) from error
 
     return [joules]
 
@@ -139,14 +144,15 @@ class Meter:
     def __enter__(self) -> Meter:
         """Start to measure."""
         self._rails = power_rails(self.sysfs)
-        readers = [] if self._rails else processor_energy(self.sysfs)
-        readers += [] if self._rails else gpu_energy(self.device)
-        self._counters = [(reader, reader()) for reader in readers]
+        if not self._rails:
+            readers = [*processor_energy(self.sysfs), *gpu_energy(self.device)]
+            with suppress(*_UNREADABLE):
+                self._counters = [(reader, reader()) for reader in readers]
         _forget_peak()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         self._start = time.monotonic(), time.process_time()
-        if self._rails or temperature(self.sysfs) is not None:
+        if self._rails or self._counters or temperature(self.sysfs) is not None:
             self._sample()
             self._thread = threading.Thread(target=self._watch, daemon=True)
             self._thread.start()
@@ -172,11 +178,12 @@ class Meter:
             self._sample()
         if self._samples.hottest is not None:
             self._figures["temperature-celsius"] = self._samples.hottest
-        if self._rails:
+        if self._rails and self._samples.last is not None:
             self._figures["energy-joules"] = self._samples.joules
         elif self._counters:
-            spent = [reader() - before for reader, before in self._counters]
-            self._figures["energy-joules"] = sum(spent)
+            with suppress(*_UNREADABLE):
+                spent = [reader() - before for reader, before in self._counters]
+                self._figures["energy-joules"] = sum(spent)
 
     def metrics(self) -> dict[str, float]:
         """Return the figures of the block, see :data:`common.protocol.TELEMETRY`."""
@@ -191,7 +198,10 @@ class Meter:
         samples, celsius = self._samples, temperature(self.sysfs)
         if celsius is not None:
             samples.hottest = max(celsius, samples.hottest or celsius)
-        with suppress(OSError, ValueError):  # a sensor may be busy for a moment
+        with suppress(*_UNREADABLE):  # a sensor may be busy for a moment
+            for reader, _ in self._counters:
+                reader()  # so that no wrap of a counter is missed
+        with suppress(*_UNREADABLE):
             now = time.monotonic(), sum(rail.watts() for rail in self._rails)
             if samples.last is not None:
                 seconds = now[0] - samples.last[0]

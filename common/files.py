@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from common.state import State
+
+STATE_FOLDER: Final = "state"
+"""Folder for personal states within that of a run simulated by
+``server_app.simulate``."""
 
 
 def write_atomically(path: Path, content: bytes) -> None:
@@ -18,7 +24,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     new content. Makes the folder where it is absent.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    handle, temporary = tempfile.mkstemp(".tmp", f".{path.name}.", path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
@@ -35,6 +41,15 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.close(folder)
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Remove what writers that were killed left beside the files of a folder.
+
+    Only for the one who alone writes there.
+    """
+    for path in folder.glob(".*.tmp"):
+        path.unlink(missing_ok=True)
+
+
 def read_tensors(path: Path, record: str) -> tuple[Any, State]:
     """Read a safetensors file: a JSON record of its metadata, and its arrays.
 
@@ -47,11 +62,26 @@ def read_tensors(path: Path, record: str) -> tuple[Any, State]:
     ValueError
         The file cannot be read, is truncated or of another format.
     """
+    with _opened(path) as file:
+        return _record(file, record), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+
+
+def read_record(path: Path, record: str) -> Any:
+    """Read a JSON record of a safetensors file's metadata alone, as `read_tensors`."""
+    with _opened(path) as file:
+        return _record(file, record)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     from safetensors import SafetensorError, safe_open
 
     try:
         with safe_open(path, framework="numpy") as file:
-            info = json.loads((file.metadata() or {}).get(record, "null"))
-            return info, {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            yield file
     except (SafetensorError, OSError) as error:
         raise ValueError(str(error)) from error
+
+
+def _record(file: Any, name: str) -> Any:
+    return json.loads((file.metadata() or {}).get(name, "null"))

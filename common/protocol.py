@@ -38,6 +38,11 @@ TELEMETRY: Final = (
 )
 """What a round cost the client's machine, as far as it can tell; numbers >= 0."""
 
+LATENCY: Final = "latency"
+"""Metric: median and 95th percentile of a sample's early-exit inference, in seconds."""
+EPSILONS: Final = tuple(step / 20 for step in range(21))
+"""Thresholds 0.00, 0.05, ..., 1.00 whose outcome every evaluation reports."""
+
 Numbers = int | float | list[int] | list[float]
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 
@@ -66,7 +71,7 @@ class Identity:
     """Multiply-accumulates per sample up to each exit, earlier exits included."""
     device: str
     versions: str
-    """Versions of this app, Flower and PyTorch."""
+    """Versions of Python, this app, Flower, PyTorch and NumPy, in one line."""
 
     def to_records(self) -> RecordDict:
         """Return the content of the message."""
@@ -176,7 +181,7 @@ class Request:
             run=run,
             server_round=server_round,
             checkpoint=checkpoint,
-            starts=starts,
+            starts=[int(start) for start in starts],
             shared=_arrays(records, ARRAYS),
             groups=_groups(records),
             values=config,

@@ -51,6 +51,11 @@ class RunSettings:
         "simulation be resumed.",
     )
     output_dir: str = setting("runs", "Folder for results, relative to the server.")
+    tensorboard: bool = setting(
+        False,
+        "Write TensorBoard event files, too, to `tensorboard` in the folder for "
+        "results; the server needs the extra `tensorboard`.",
+    )
     num_server_rounds: int = setting(10, "Rounds T.", minimum=1)
     fraction_train: float = setting(
         1.0, "Fraction C of the clients that train in a round.", above=0, maximum=1
@@ -79,6 +84,12 @@ class RunSettings:
     )
     max_failed_rounds: int = setting(
         3, "Rounds in a row without quorum after which the run ends.", minimum=1
+    )
+    update_norm_bound: float = setting(
+        0.0,
+        "A client's update of a larger L2 norm is scaled down to this one, against "
+        "poisoned updates; 0 switches that off.",
+        minimum=0,
     )
 
 
@@ -112,6 +123,13 @@ class TrainingSettings:
     confidence_threshold: float = setting(
         0.8,
         "Inference leaves at the first exit whose softmax reaches this confidence.",
+        minimum=0,
+        maximum=1,
+    )
+    evaluation_noise: float = setting(
+        0.0,
+        "Standard deviation of Gaussian noise on test images, pixels counting from 0 "
+        "to 1; above 0, noisy images are evaluated too.",
         minimum=0,
         maximum=1,
     )
@@ -491,6 +509,10 @@ def _contradictions(settings: Settings) -> list[str]:
         ]
         if data.augmentation != "none" and data.image_size and data.image_size < 8:
             problems.append("image-size: augmentation needs at least 8 pixels")
+    if settings.training.evaluation_noise and data.dataset in TEXT_DATASETS:
+        problems.append(
+            f"evaluation-noise: dataset = {data.dataset!r} is text, noise is for images"
+        )
     if data.num_classes == 1:
         problems.append("num-classes = 1: must be at least 2, or 0 for the data set's")
     if data.channels == 2:

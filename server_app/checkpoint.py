@@ -11,11 +11,11 @@ from typing import Any, Final
 import numpy as np
 from safetensors.numpy import save
 
-from common.files import read_tensors, write_atomically
+from common.files import read_tensors, remove_leftovers, write_atomically
 from common.state import State
 from server_app.errors import RunError
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 
 
 class CheckpointError(RunError):
@@ -35,12 +35,16 @@ class Checkpoint:
     shared: State
     groups: Mapping[str, State]
     """What the method keeps on the server, e.g. X-FED's exits and updates."""
+    trained: Mapping[str, int]
+    """By client: the last round in which its training counted."""
     tally: Mapping[str, Any]
     """Counts of the run so far."""
 
 
 class CheckpointStore:
     """Checkpoints in a folder, one safetensors file per round, the last few kept.
+
+    Beside them ``starts.json`` lists the round after which each start of the run began.
 
     Parameters
     ----------
@@ -67,12 +71,43 @@ class CheckpointStore:
             "method": checkpoint.method,
             "round": checkpoint.server_round,
             "groups": list(checkpoint.groups),
+            "trained": dict(checkpoint.trained),
             "tally": dict(checkpoint.tally),
         }
         path = self._folder / f"round-{checkpoint.server_round:06d}.safetensors"
         write_atomically(path, save(arrays, metadata={"checkpoint": json.dumps(info)}))
         for old in self._paths()[: -self._keep]:
             old.unlink()
+        remove_leftovers(self._folder)
+
+    def begin(self, server_round: int) -> list[int]:
+        """Note that the run starts, or starts again, after a round.
+
+        Returns
+        -------
+        The round after which each start began, this one last.
+
+        Raises
+        ------
+        CheckpointError
+            The list of starts cannot be read.
+        """
+        path = self._folder / "starts.json"
+        try:
+            starts = json.loads(path.read_text()) if path.exists() else []
+        except ValueError as error:
+            raise CheckpointError(
+                f"{path} is damaged ({error}): write the rounds after which the run "
+                "was started into it, at first [0]"
+            ) from error
+        starts = [*starts, server_round]
+        write_atomically(path, json.dumps(starts).encode())
+        return starts
+
+    def oldest(self) -> int:
+        """Return the oldest round to go back to; 0 while none had to be removed."""
+        paths = self._paths()
+        return _round(paths[0]) if len(paths) >= self._keep else 0
 
     def latest(self, method: str) -> Checkpoint | None:
         """Return the last checkpoint; None where there is none.
@@ -87,6 +122,10 @@ class CheckpointStore:
 
     def _paths(self) -> list[Path]:
         return sorted(self._folder.glob("round-*.safetensors"))
+
+
+def _round(path: Path) -> int:
+    return int(path.stem.removeprefix("round-"))
 
 
 def _load(path: Path, method: str) -> Checkpoint:
@@ -120,5 +159,6 @@ def _load(path: Path, method: str) -> Checkpoint:
         server_round=info["round"],
         shared=part(0),
         groups={name: part(i) for i, name in enumerate(info["groups"], start=1)},
+        trained=info["trained"],
         tally=info["tally"],
     )

@@ -21,6 +21,18 @@ class QuorumMissed(RunError):
     """Too many rounds in a row had no quorum."""
 
 
+_SENTENCES = {
+    "Message Unavailable": "no answer in time",
+    "Reply expired": "no answer in time",
+    "Node Unavailable": "not reachable: its node sent no sign of life for a minute",
+    "ClientApp stopped responding": "its process was killed or hung; the log of its "
+    "node tells more",
+    "attempting to load `ClientApp`": "the app does not start there: a package is "
+    "missing or of another version; the log of its node tells more",
+}
+"""Words of Flower's own error replies, and what they mean."""
+
+
 def essence(reason: str) -> str:
     """Return one line that says what went wrong.
 
@@ -31,8 +43,9 @@ def essence(reason: str) -> str:
         with colours, or a sentence of SuperLink's.
     """
     plain = re.sub(r"\x1b\[[0-9;]*m", "", reason.replace("\\n", "\n")).strip()
-    if "Message Unavailable" in plain or "Reply expired" in plain:
-        return "no answer in time"
+    for words, meaning in _SENTENCES.items():
+        if words in plain:
+            return meaning
     lines = [line.strip(" '\">") for line in plain.splitlines() if line.strip(" '\">")]
     if not lines:
         return "no reason given"

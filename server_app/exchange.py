@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 
 from flwr.common import Message
 from flwr.server import Grid
 
-_BYTES_AT_ONCE = 64 * 2**20
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5  # seconds between two looks for replies
+_IDLE, _LONGEST_IDLE = 4, 2.0
+"""A pause is this many times as long as the look before it took, up to so many seconds:
+looking for the replies of many clients does not keep SuperLink busy."""
+
+_PATIENCE = 5.0
+"""Seconds after which a reply that is still on its way is waited for beside others."""
 
 
 def exchange(
@@ -17,20 +23,17 @@ def exchange(
     messages: Iterable[Message],
     *,
     timeout: float,
-    reply_bytes: int,
     on_failure: Callable[[int, str], None],
 ) -> Iterator[Message]:
     """Send messages and yield the replies in the order of their arrival.
 
-    Few replies are held at a time: they are fetched in portions of about 64 MiB and
-    handed on before the next portion is asked for.
+    Each reply is fetched on its own and handed on before the next one is asked for, so
+    few are in memory at a time.
 
     Parameters
     ----------
     timeout
-        Deadline in seconds; replies that come later are never fetched.
-    reply_bytes
-        Expected size of a reply.
+        Deadline in seconds; replies that come later do not count.
     on_failure
         Called with node id and reason for each message that will have no valid reply:
         the client raised, is not reachable, or missed the deadline.
@@ -46,27 +49,87 @@ def exchange(
         if message_id:
             waiting[message_id] = node_id
         else:
-            on_failure(node_id, "the message could not be handed to the SuperLink")
+            on_failure(
+                node_id,
+                "the message could not be handed to SuperLink, which takes none "
+                "larger than 2 GB; its log tells more",
+            )
     del messages
-    portion = max(1, _BYTES_AT_ONCE // max(reply_bytes, 1))
+    pulls: dict[str, _Pull] = {}
     pause = _SHORTEST_PAUSE
     while waiting:
-        late, arrived = time.monotonic() >= deadline, False
-        pending = list(waiting)
-        for start in range(0, len(pending), portion):
-            for reply in grid.pull_messages(pending[start : start + portion]):
-                found = waiting.pop(reply.metadata.reply_to_message_id, None)
-                if found is None:
-                    continue
+        start = time.monotonic()
+        late, arrived = start >= deadline, False
+        for message_id in list(waiting):
+            pull = pulls.pop(message_id, None) or _Pull(grid, message_id)
+            patience = min(_PATIENCE, max(deadline - time.monotonic(), 0.5))
+            if not pull.finished(0 if pull.slow else patience):
+                pulls[message_id] = pull
+                continue
+            if pull.problem is not None:
+                reason = f"its reply cannot be read: {pull.problem}"
+                on_failure(waiting.pop(message_id), reason)
+            for reply in pull.replies[:1]:
                 arrived = True
+                node_id = waiting.pop(message_id)
                 if reply.has_error():
-                    on_failure(found, reply.error.reason or "unknown error")
+                    on_failure(node_id, reply.error.reason or "unknown error")
                 else:
                     yield reply
         if late:
             break
-        pause = _SHORTEST_PAUSE if arrived else min(pause * 1.5, _LONGEST_PAUSE)
+        now = time.monotonic()
+        if arrived:
+            pause = _SHORTEST_PAUSE
+        else:
+            idle = min(_IDLE * (now - start), _LONGEST_IDLE)
+            pause = max(min(pause * 1.5, _LONGEST_PAUSE), idle)
         if waiting:
-            time.sleep(min(pause, max(deadline - time.monotonic(), 0)))
-    for node_id in waiting.values():
-        on_failure(node_id, f"no reply within {timeout:g} s")
+            time.sleep(min(pause, max(deadline - now, 0)))
+    for message_id, node_id in waiting.items():
+        if message_id in pulls:
+            reason = f"its reply was not complete within {timeout:g} s"
+        else:
+            reason = f"no reply within {timeout:g} s"
+        on_failure(node_id, reason)
+
+
+class _Pull:
+    """One look for one reply, in a thread of its own.
+
+    Where a client is cut off in the middle of its upload, Flower waits for the rest for
+    up to two hours; nobody else shall wait with it.
+    """
+
+    def __init__(self, grid: Grid, message_id: str) -> None:
+        self.replies: list[Message] = []
+        self.slow = False
+        self.problem: Exception | None = None
+        """What is wrong with the reply itself."""
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(
+            target=self._run, args=(grid, message_id), daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, grid: Grid, message_id: str) -> None:
+        try:
+            self.replies = [
+                reply
+                for reply in grid.pull_messages([message_id])
+                if reply.metadata.reply_to_message_id == message_id
+            ]
+        except (ValueError, LookupError, TypeError) as error:
+            self.problem = error
+        except BaseException as error:
+            self._error = error
+
+    def finished(self, patience: float) -> bool:
+        """Wait for at most `patience` seconds; raise what went wrong between us."""
+        self._thread.join(patience)
+        if self._thread.is_alive():
+            self.slow = True
+            return False
+        if self._error is not None:
+            raise self._error
+        return True

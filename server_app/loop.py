@@ -18,7 +18,7 @@ from common.settings import Settings
 from common.state import State
 from server_app.checkpoint import Checkpoint, CheckpointStore
 from server_app.errors import QuorumMissed
-from server_app.phase import Phase, Tally, round_line
+from server_app.phase import Phase, Tally
 from server_app.progress import Progress
 from server_app.results import Results
 
@@ -42,10 +42,15 @@ class RoundLoop(Strategy):
         self.results = results
         self.num_rounds = settings.run.num_server_rounds
         self.timeout = settings.run.round_timeout
+        self.steps: Strategy = self
+        """What configures and aggregates each round: this strategy, or a wrapper of
+        Flower's around it, e.g. for differential privacy."""
         self._template: State = {}
         self._phase = Phase("training", 0, [])
         self._progress = Progress(1, self.num_rounds)
-        self._saved_round = 0
+        self._oldest_round = 0
+        self._starts: list[int] = []
+        self._trained: dict[str, int] = {}
 
     # ---- what a method may override ------------------------------------------------
 
@@ -104,6 +109,7 @@ class RoundLoop(Strategy):
             first_round = checkpoint.server_round + 1
             tally = Tally(**checkpoint.tally)
             result.arrays = to_record(checkpoint.shared)
+            self._trained = dict(checkpoint.trained)
             self.restore(checkpoint.groups)
             log(INFO, "Resuming after round %d", checkpoint.server_round)
         self._progress = Progress(first_round, num_rounds)
@@ -124,7 +130,7 @@ class RoundLoop(Strategy):
                 if self.results is not None:
                     self.results.add_round(record)
                 self._save(server_round, result, tally)
-                self._progress.finished(server_round, round_line(record))
+                self._progress.finished(record)
                 if tally.failed_in_a_row >= self.settings.run.max_failed_rounds:
                     raise QuorumMissed(
                         f"{tally.failed_in_a_row} rounds in a row had no quorum, the "
@@ -136,6 +142,7 @@ class RoundLoop(Strategy):
             tally.ended = f"{type(error).__name__}: {error}"
             raise
         finally:
+            self._progress.close()
             if self.results is not None:
                 self.results.finish(from_record(result.arrays), tally.summary())
         return result
@@ -144,11 +151,11 @@ class RoundLoop(Strategy):
         self, grid: Grid, server_round: int, result: Result, config: ConfigRecord
     ) -> dict[str, Any]:
         start = time.monotonic()
-        messages = self.configure_train(server_round, result.arrays, config, grid)
+        messages = self.steps.configure_train(server_round, result.arrays, config, grid)
         if server_round == self._progress.first_round:
             self._progress.begin()
         replies = self._exchange(grid, messages)
-        arrays, metrics = self.aggregate_train(server_round, replies)
+        arrays, metrics = self.steps.aggregate_train(server_round, self._for(replies))
         record = self._phase.record()
         if arrays is not None and metrics is not None:
             result.arrays = arrays
@@ -162,9 +169,11 @@ class RoundLoop(Strategy):
         self, grid: Grid, server_round: int, result: Result, config: ConfigRecord
     ) -> dict[str, Any]:
         start = time.monotonic()
-        messages = self.configure_evaluate(server_round, result.arrays, config, grid)
+        messages = self.steps.configure_evaluate(
+            server_round, result.arrays, config, grid
+        )
         replies = self._exchange(grid, messages)
-        metrics = self.aggregate_evaluate(server_round, replies)
+        metrics = self.steps.aggregate_evaluate(server_round, self._for(replies))
         record = self._phase.record()
         if metrics is not None:
             result.evaluate_metrics_clientapp[server_round] = metrics
@@ -172,13 +181,21 @@ class RoundLoop(Strategy):
         record["seconds"] = time.monotonic() - start
         return record
 
+    def _for(self, replies: Iterable[Message]) -> Iterable[Message]:
+        """Return replies as they arrive; all at once to a wrapper: it reads twice."""
+        return replies if self.steps is self else list(replies)
+
     def _last_checkpoint(self) -> Checkpoint | None:
         """Return where to go on; forget what was recorded after it."""
-        if self.results is None or not self.settings.run.resume:
+        if self.results is None:
             return None
-        checkpoint = self._checkpoints(self.results).latest(self.settings.method)
-        self._saved_round = checkpoint.server_round if checkpoint else 0
-        self.results.go_back_to(self._saved_round)
+        store, checkpoint = self._checkpoints(self.results), None
+        if self.settings.run.resume:
+            checkpoint = store.latest(self.settings.method)
+        last_round = checkpoint.server_round if checkpoint else 0
+        self.results.go_back_to(last_round)
+        self._starts = store.begin(last_round)
+        self._oldest_round = store.oldest()
         return checkpoint
 
     def _checkpoints(self, results: Results) -> CheckpointStore:
@@ -188,18 +205,20 @@ class RoundLoop(Strategy):
     def _save(self, server_round: int, result: Result, tally: Tally) -> None:
         every = self.settings.run.checkpoint_every
         if self.results is None or not every:
-            self._saved_round = server_round  # nobody can ask for an earlier round
+            self._oldest_round = server_round  # nobody can ask for an earlier round
         elif server_round % every == 0 or server_round == self.num_rounds:
-            self._checkpoints(self.results).save(
+            store = self._checkpoints(self.results)
+            store.save(
                 Checkpoint(
                     method=self.settings.method,
                     server_round=server_round,
                     shared=from_record(result.arrays),
                     groups=self.state(),
+                    trained=self._trained,
                     tally=asdict(tally),
                 )
             )
-            self._saved_round = server_round
+            self._oldest_round = store.oldest()
 
     def _evaluates(self, server_round: int) -> bool:
         due = server_round % self.settings.run.evaluate_every == 0

@@ -13,17 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
 from common.files import write_atomically
 from common.protocol import Identity
 from common.settings import Settings
 from common.state import State
 from common.versions import versions
+from server_app.event_files import EventFiles
 
 CLIENT_COLUMNS = ("round", "client", "exit", "accuracy", "loss", "examples", "macs")
 """Columns of ``clients.csv``; ``exit`` counts from 1, ``early`` stands for the exit at
-which early-exit inference stops; accuracy is a fraction, macs are per sample."""
+which early-exit inference stops, ``noisy-`` in front for evaluation on noisy images;
+accuracy is a fraction, macs are per sample."""
 
 _MAY_CHANGE = {
     "resume",
@@ -40,6 +42,7 @@ _MAY_CHANGE = {
     "state-dir",
     "cache-dir",
     "data-path",
+    "tensorboard",
 }
 """Settings that may be others when a run is resumed."""
 
@@ -48,8 +51,8 @@ class Results:
     """The folder of one run.
 
     It holds ``settings.json`` (with versions), ``roster.json``, ``rounds.jsonl``,
-    ``clients.csv``, ``shared.safetensors`` (the final shared parameters) and
-    ``summary.json``.
+    ``clients.csv``, ``shared.safetensors`` (the final shared parameters),
+    ``summary.json`` and, where asked for, the folder ``tensorboard``.
 
     Parameters
     ----------
@@ -57,11 +60,16 @@ class Results:
         The folder; its name is the experiment's.
     run
         Identifies this run of the experiment to the clients.
+    events
+        Writes TensorBoard's files, too; None writes none.
     """
 
-    def __init__(self, folder: Path, run: str) -> None:
+    def __init__(
+        self, folder: Path, run: str, events: EventFiles | None = None
+    ) -> None:
         self.folder = folder
         self.run = run
+        self._events = events
         self._identities: dict[str, Any] = {}
 
     @classmethod
@@ -72,25 +80,29 @@ class Results:
         ------
         ValueError
             Results stand there already and are not to be resumed, or they were made
-            with other settings.
+            with other settings, or a package is missing.
         """
         name = settings.run.experiment or time.strftime(
             f"{settings.method}-{settings.data.dataset}-%Y%m%d-%H%M%S"
         )
         folder = Path(settings.run.output_dir).expanduser() / name
+        wanted = settings.run.tensorboard
+        events = EventFiles(folder / "tensorboard") if wanted else None
         if not (folder / "settings.json").exists():
-            return cls._create(folder, settings)
+            return cls._create(folder, settings, events)
         if settings.run.resume:
-            return cls._resume(folder, settings)
+            return cls._resume(folder, settings, events)
         raise ValueError(
             f"{folder} already holds the results of a run: go on with it by "
             "resume=true, choose another experiment name, or move that folder away"
         )
 
     @classmethod
-    def _create(cls, folder: Path, settings: Settings) -> Results:
+    def _create(
+        cls, folder: Path, settings: Settings, events: EventFiles | None
+    ) -> Results:
         folder.mkdir(parents=True, exist_ok=True)
-        results = cls(folder, run=uuid.uuid4().hex)
+        results = cls(folder, run=uuid.uuid4().hex, events=events)
         with (folder / "clients.csv").open("w", newline="") as file:
             csv.writer(file).writerow(CLIENT_COLUMNS)
         results._write_json(
@@ -105,7 +117,9 @@ class Results:
         return results
 
     @classmethod
-    def _resume(cls, folder: Path, settings: Settings) -> Results:
+    def _resume(
+        cls, folder: Path, settings: Settings, events: EventFiles | None
+    ) -> Results:
         stored = json.loads((folder / "settings.json").read_text())
         now = settings.to_config()
         changed = [
@@ -118,10 +132,12 @@ class Results:
                 f"{folder} was made with other settings, it cannot be resumed with "
                 f"{'; '.join(changed)}"
             )
-        return cls(folder, run=stored["run"])
+        return cls(folder, run=stored["run"], events=events)
 
     def go_back_to(self, server_round: int) -> None:
         """Forget what was recorded after a round."""
+        if self._events is not None:
+            self._events.go_back_to(server_round)
         rounds = self.folder / "rounds.jsonl"
         if rounds.exists():
             lines = rounds.read_text().splitlines(keepends=True)
@@ -150,6 +166,8 @@ class Results:
         """Append a round's record to ``rounds.jsonl``."""
         with (self.folder / "rounds.jsonl").open("a") as file:
             file.write(json.dumps(record, default=_plain) + "\n")
+        if self._events is not None:
+            self._events.add_round(record)
 
     def add_clients(self, rows: Iterable[tuple[Any, ...]]) -> None:
         """Append rows (see :data:`CLIENT_COLUMNS`) to ``clients.csv``."""
@@ -159,8 +177,10 @@ class Results:
     def finish(self, shared: State, summary: Mapping[str, Any]) -> None:
         """Write the final shared parameters and the summary of the run."""
         contiguous = {k: np.asarray(v, order="C") for k, v in shared.items()}
-        save_file(contiguous, self.folder / "shared.safetensors")
+        write_atomically(self.folder / "shared.safetensors", save(contiguous))
         self._write_json("summary.json", summary)
+        if self._events is not None:
+            self._events.close()
 
     def _write_json(self, name: str, content: Mapping[str, Any]) -> None:
         text = json.dumps(content, indent=2, default=_plain) + "\n"

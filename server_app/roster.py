@@ -14,6 +14,7 @@ from flwr.common import Message, MessageType, RecordDict, log
 from flwr.server import Grid
 
 from common.protocol import Identity
+from common.versions import version_line
 from server_app.errors import TooFewClients, essence
 
 _LOG_INTERVAL = 10.0  # seconds between two lines about waiting
@@ -53,6 +54,7 @@ class Roster:
         self._refused: dict[int, str] = {}
         self._warned: set[tuple[int, str]] = set()
         self._online: set[int] = set()
+        self._other_versions: set[str] = set()
 
     @property
     def refused(self) -> dict[str, str]:
@@ -153,6 +155,21 @@ class Roster:
             )
             del self._known[other.node_id]
         self._known[client.node_id] = client
+        self._compare_versions(client)
+
+    def _compare_versions(self, client: Client) -> None:
+        theirs, ours = client.identity.versions, version_line()
+        if theirs not in ("", ours, *self._other_versions):
+            self._other_versions.add(theirs)
+            log(
+                WARNING,
+                "Client %s has other versions than this server, so results can differ "
+                "in their last bits and its messages may not be understood: it has %s; "
+                "here are %s. roster.json lists those of all clients",
+                client.name,
+                theirs,
+                ours,
+            )
 
     def _refuse(self, node_id: int, reason: str) -> None:
         self._refused[node_id] = reason
@@ -180,5 +197,6 @@ class Roster:
             f"too few clients after {seconds:.0f} s: {len(self.online)} of {minimum} "
             f"are ready, {len(self._online)} nodes are connected, {len(self._asked)} "
             "have not answered. Start more nodes, mend what they report, lower "
-            "min-available-nodes or raise wait-timeout." + reasons
+            "min-available-nodes or raise wait-timeout. A node that is started but not "
+            "connected says why in its own log." + reasons
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
 
 import numpy as np
@@ -23,9 +23,11 @@ from flwr.common import (
     log,
 )
 from flwr.server import Grid
+from flwr.serverapp.strategy import Strategy
 
 from common.protocol import (
     NUM_EXAMPLES,
+    STATE_ROUND,
     TRAIN_LOSS,
     Numbers,
     ProtocolError,
@@ -41,8 +43,10 @@ from server_app.averaging import OrderedMean
 from server_app.evaluation import Evaluation
 from server_app.exchange import exchange
 from server_app.loop import RoundLoop
+from server_app.norms import scaled, squared_distance
 from server_app.phase import Phase
 from server_app.results import Results
+from server_app.robust import FlowerAggregate
 from server_app.roster import Client, Roster
 from server_app.vetting import RefusedReply, vet_count, vet_training
 
@@ -76,6 +80,9 @@ class PersonalizedStrategy(RoundLoop):
         self.roster = Roster(
             settings.run.min_available_nodes, settings.run.wait_timeout
         )
+        self.aggregator: Strategy | None = None
+        """A robust strategy of Flower's whose rule takes the place of the mean."""
+        self._sent: State = {}
 
     @classmethod
     def create(
@@ -105,6 +112,14 @@ class PersonalizedStrategy(RoundLoop):
     def evaluation_arrays(self, arrays: ArrayRecord) -> ArrayRecord:
         """Return what of the shared parameters clients need for their evaluation."""
         return arrays
+
+    def origins(self, client: str, reply: Reply) -> Mapping[str, State]:
+        """Return what the client's training started from, for each group of uploads.
+
+        Its update is measured, and bounded where ``update-norm-bound`` is set, from
+        there.
+        """
+        return {}
 
     def absorb(self, client: str, reply: Reply) -> None:
         """Take in what a client sent beside the shared parameters.
@@ -139,8 +154,9 @@ class PersonalizedStrategy(RoundLoop):
         )
         refused = self.roster.refused
         self._phase = Phase("training", server_round, clients, refused=refused)
+        self._sent = from_record(arrays)
         if not self._template:
-            self._template = from_record(arrays)
+            self._template = self._sent
         instructions = self.instruct_training(server_round, [c.name for c in clients])
         return self._messages(MessageType.TRAIN, arrays, config, instructions)
 
@@ -155,30 +171,39 @@ class PersonalizedStrategy(RoundLoop):
         where the quorum was missed.
         """
         phase = self._phase
-        phase.mean = OrderedMean([client.name for client in phase.clients])
+        if self.aggregator is None:
+            phase.mean = OrderedMean([client.name for client in phase.clients])
+        else:
+            phase.mean = FlowerAggregate(self.aggregator, server_round)
         uploads = self.uploads()
         losses, counts = [], []
         for name, reply in self._vetted(
             replies, lambda _, reply: vet_training(reply, self._template, uploads)
         ):
+            reply = self._bounded(name, reply)
             assert reply.shared is not None
             count = vet_count(reply.metrics, NUM_EXAMPLES)
             phase.mean.add(name, reply.shared, count)
             phase.accepted[name] = Reply(metrics=reply.metrics, groups=reply.groups)
         shared = phase.mean.result()
         phase.mean = None
+        phase.judge()
         needed = max(1, math.ceil(self.settings.run.quorum * len(phase.clients)))
         if shared is None or len(phase.accepted) < needed:
             log(
                 WARNING,
-                "round %d does not count: %d valid replies, %d needed",
+                "round %d does not count: %d valid replies, %d needed%s",
                 server_round,
                 len(phase.accepted),
                 needed,
+                ""
+                if len(phase.accepted) < needed
+                else ", but the aggregation rule returned nothing",
             )
             return None, None
         for name, reply in sorted(phase.accepted.items()):
             self.absorb(name, reply)
+            self._trained[name] = server_round
             if TRAIN_LOSS in reply.metrics:
                 losses.append(reply.metrics[TRAIN_LOSS])
                 counts.append(reply.metrics[NUM_EXAMPLES])
@@ -212,7 +237,7 @@ class PersonalizedStrategy(RoundLoop):
             phase.accepted[name] = reply
         if not phase.accepted:
             return None
-        evaluation = Evaluation(phase.accepted, macs)
+        evaluation = Evaluation(phase.accepted, macs, self._trained)
         if self.results is not None:
             self.results.add_clients(evaluation.rows(server_round))
         return MetricRecord(evaluation.summary())
@@ -252,7 +277,8 @@ class PersonalizedStrategy(RoundLoop):
                 experiment=self.results.experiment if self.results else "",
                 run=self.results.run if self.results else "",
                 server_round=phase.server_round,
-                checkpoint=self._saved_round,
+                checkpoint=self._oldest_round,
+                starts=self._starts,
                 shared={},
                 groups=instruction.groups,
                 values={**config, **instruction.values},
@@ -271,6 +297,28 @@ class PersonalizedStrategy(RoundLoop):
             )
         return messages
 
+    def _compare_rounds(self, client: str, reply: Reply) -> None:
+        """Note where a client no longer has the state of its last training."""
+        trained, found = self._trained.get(client, 0), reply.metrics.get(STATE_ROUND)
+        if type(found) is int and found < trained:
+            self._phase.lose(client, trained, found)
+
+    def _bounded(self, client: str, reply: Reply) -> Reply:
+        """Note the norm of a client's update; scale it down where it is too large."""
+        assert reply.shared is not None
+        trained = {"": reply.shared, **reply.groups}
+        start = {"": self._sent, **self.origins(client, reply)}
+        if not any(trained.values()):
+            return reply
+        norm = math.sqrt(sum(squared_distance(trained[g], start[g]) for g in start))
+        self._phase.norms[client] = norm
+        bound = self.settings.run.update_norm_bound
+        if not 0 < bound < norm:
+            return reply
+        self._phase.clip(client, norm, bound)
+        trained |= {g: scaled(trained[g], start[g], bound / norm) for g in start}
+        return replace(reply, shared=trained.pop(""), groups=trained)
+
     def _exchange(self, grid: Grid, messages: Iterable[Message]) -> Iterator[Message]:
         phase = self._phase
         names = {client.node_id: client.name for client in phase.clients}
@@ -278,7 +326,6 @@ class PersonalizedStrategy(RoundLoop):
             grid,
             messages,
             timeout=self.timeout,
-            reply_bytes=num_bytes(self._template),
             on_failure=lambda node_id, reason: phase.fail(names[node_id], reason),
         )
 
@@ -300,6 +347,7 @@ class PersonalizedStrategy(RoundLoop):
             except (ProtocolError, RefusedReply) as error:
                 phase.fail(name, str(error))
                 continue
+            self._compare_rounds(name, reply)
             phase.up_bytes += num_bytes(reply.shared or {}) + sum(
                 num_bytes(state) for state in reply.groups.values()
             )

@@ -14,7 +14,7 @@ import numpy as np
 
 from common.data import data_spec
 from common.models import Network, build_network, last_exit_keys
-from common.protocol import Reply
+from common.protocol import STATE_ROUND, Reply
 from common.seeding import derive_seed
 from common.settings import Settings, XFedSettings
 from common.state import State, read_state
@@ -117,18 +117,23 @@ class XFed(PersonalizedStrategy):
         teachers = aggregate_teachers(weights, [self._exit(c) for c in clients])
         return [Instruction(groups={"teacher": teacher}) for teacher in teachers]
 
-    def absorb(self, client: str, reply: Reply) -> None:
-        """Store h_im and Δ_i = h_im − what the client's last exit started from.
+    def origins(self, client: str, reply: Reply) -> Mapping[str, State]:
+        """Return what the client's last exit started from.
 
-        With ``last-exit = own`` that is its last exit known here; where a reply was
-        lost since, Δ_i spans what the client trained in between, too.
+        With ``last-exit = own`` that is its last exit known here, or the initial one
+        where the client has no state or lost it. Where a reply was lost since, the
+        update spans what the client trained in between, too.
         """
+        if self.xfed.last_exit == "aggregated":
+            return {"exit": self._received[client]}
+        if reply.metrics.get(STATE_ROUND) == 0:
+            return {"exit": self.initial_exit}
+        return {"exit": self._exit(client)}
+
+    def absorb(self, client: str, reply: Reply) -> None:
+        """Store h_im and Δ_i = h_im − what the client's last exit started from."""
         trained = reply.groups["exit"]
-        start = (
-            self._exit(client)
-            if self.xfed.last_exit == "own"
-            else self._received[client]
-        )
+        start = self.origins(client, reply)["exit"]
         self.updates[client] = flatten(trained) - flatten(start)
         self.exits[client] = trained
 

@@ -37,13 +37,14 @@ def test_request_survives_the_way() -> None:
         run="1f",
         server_round=3,
         checkpoint=2,
+        starts=[0, 2],
         shared=STATE,
         groups={"teacher": {"b": np.ones(2)}},
         values={"students": [1, 3]},
     )
     back = Request.from_records(request.to_records())
     assert (back.experiment, back.run, back.server_round) == ("trial", "1f", 3)
-    assert back.checkpoint == 2
+    assert (back.checkpoint, back.starts) == (2, [0, 2])
     assert back.values == {"students": [1, 3]}
     same(back.shared, STATE)
     same(back.groups["teacher"], {"b": np.ones(2)})

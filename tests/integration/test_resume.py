@@ -83,7 +83,13 @@ def test_simulation_killed(tmp_path: Path, undisturbed: tuple[Any, str]) -> None
     assert outcome(tmp_path) == undisturbed
 
 
-def test_federation_loses_superlink_and_a_node(
+def kill_server_app(folder: Path) -> None:
+    """Kill the process that holds the results folder, and nothing else."""
+    holder = json.loads((folder / "trial" / ".holder.json").read_text())
+    os.kill(holder["process"], signal.SIGKILL)
+
+
+def test_federation_loses_server_app_superlink_and_a_node(
     tmp_path: Path, undisturbed: tuple[Any, str]
 ) -> None:
     folder = tmp_path / "runs"
@@ -95,6 +101,10 @@ def test_federation_loses_superlink_and_a_node(
     ]
     with LocalFederation(ROOT, nodes, tmp_path / "federation") as federation:
         federation.start_run(run_config(folder))
+        wait_for_rounds(folder, 1)
+        kill_server_app(folder)
+        # To SuperLink the dead run goes on for a minute; clients may train for it.
+        federation.start_run(run_config(folder, "resume=true"))
         wait_for_rounds(folder, 2)
         federation.restart_superlink(signal.SIGKILL)
         federation.stop_node("node-1", signal.SIGKILL)
@@ -103,4 +113,7 @@ def test_federation_loses_superlink_and_a_node(
         assert result.succeeded
     assert outcome(folder) == undisturbed
     summary = json.loads((folder / "trial" / "summary.json").read_text())
-    assert summary["ended"] == "finished"
+    assert (summary["ended"], summary["failures"]) == ("finished", 0)
+    starts = json.loads((folder / "trial" / "checkpoints" / "starts.json").read_text())
+    assert starts == sorted(starts)
+    assert (len(starts), starts[0]) == (3, 0)

@@ -18,6 +18,7 @@ def checkpoint(server_round: int) -> Checkpoint:
             "exit/a/b": {"w": np.zeros(2, np.float32)},
             "none": {},
         },
+        trained={"client-1": server_round},
         tally={"rounds": server_round, "last_round": {"x": [1, None]}},
     )
 
@@ -33,6 +34,7 @@ def test_round_trip_and_retention(tmp_path: Path) -> None:
     assert found is not None
     expected = checkpoint(10)
     assert (found.server_round, found.tally) == (10, expected.tally)
+    assert found.trained == {"client-1": 10}
     assert found.groups.keys() == expected.groups.keys()
     for name, state in {"": expected.shared, **expected.groups}.items():
         other = found.groups[name] if name else found.shared
@@ -52,3 +54,27 @@ def test_unusable_checkpoints_are_named(tmp_path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(CheckpointError, match=r"round-000001.* is damaged .* remove"):
         store.latest("xfed")
+
+
+def test_the_oldest_round_to_go_back_to(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=2)
+    oldest = []
+    for t in (1, 2, 3, 10):
+        store.save(checkpoint(t))
+        oldest.append(store.oldest())
+    assert oldest == [0, 1, 2, 3]
+
+
+def test_every_start_is_noted(tmp_path: Path) -> None:
+    assert CheckpointStore(tmp_path / "a", keep=2).begin(0) == [0]
+    assert CheckpointStore(tmp_path / "a", keep=2).begin(3) == [0, 3]
+    assert CheckpointStore(tmp_path / "a", keep=2).begin(3) == [0, 3, 3]
+    (tmp_path / "a" / "starts.json").write_text("[0, 3")
+    with pytest.raises(CheckpointError, match=r"starts\.json is damaged .* \[0\]"):
+        CheckpointStore(tmp_path / "a", keep=2).begin(3)
+
+
+def test_a_writer_that_was_killed_leaves_no_litter(tmp_path: Path) -> None:
+    (tmp_path / ".round-000001.safetensors.x1.tmp").write_bytes(b"half")
+    CheckpointStore(tmp_path, keep=2).save(checkpoint(1))
+    assert [p.name for p in tmp_path.iterdir()] == ["round-000001.safetensors"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from local_grid import NEVER, LocalGrid
 
 from common.protocol import Reply, Request, from_record, refusal
 from server_app.errors import QuorumMissed, TooFewClients, essence
+from server_app.exchange import exchange
 from server_app.methods import FedAvg
 from server_app.results import Results
 
@@ -327,38 +329,88 @@ def test_results_folder(tmp_path: Path) -> None:
     assert (summary["ended"], summary["rounds"]) == ("finished", 2)
 
 
-def test_replies_are_fetched_in_portions_and_not_hoarded() -> None:
-    from server_app.exchange import exchange
-
+def test_replies_are_fetched_one_by_one_and_not_hoarded() -> None:
     grid = toy.grid(6)
-    asked: list[int] = []
+    asked: list[list[str]] = []
     pull = grid.pull_messages
 
     def counting(ids: Any) -> Any:
-        asked.append(len(list(ids)))
-        return pull(ids)
+        asked.append(list(ids))
+        return pull(asked[-1])
 
     grid.pull_messages = counting  # type: ignore[method-assign]
-    messages = [
-        Message(
-            Request(
-                experiment="", run="", server_round=1, shared=toy.INITIAL
-            ).to_records(),
-            node,
-            "train",
-        )
-        for node in grid.get_node_ids()
-    ]
     replies = exchange(
         grid,
-        messages,
+        requests(grid),
         timeout=5,
-        reply_bytes=32 * 2**20,
         on_failure=lambda *_: pytest.fail("no failure expected"),
     )
     next(replies)
-    assert asked == [2]  # 64 MiB hold two replies; the rest was not asked for yet
+    assert len(asked) == 1
     assert len(list(replies)) == 5
+    assert all(len(ids) == 1 for ids in asked)
+
+
+def requests(grid: LocalGrid) -> list[Message]:
+    request = Request(experiment="", run="", server_round=1, shared=toy.INITIAL)
+    return [
+        Message(request.to_records(), node, "train") for node in grid.get_node_ids()
+    ]
+
+
+def test_an_upload_that_broke_off_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Flower waits inside pull_messages for the rest of a reply, for up to two hours.
+    monkeypatch.setattr("server_app.exchange._PATIENCE", 0.05)
+    grid = toy.grid(3)
+    node = grid.node("client-1")
+    pull, never = grid.pull_messages, threading.Event()
+
+    def broken_off(ids: Any) -> Any:
+        [message_id] = ids
+        if grid._pending[message_id].metadata.dst_node_id == node:
+            never.wait()
+        return pull([message_id])
+
+    grid.pull_messages = broken_off  # type: ignore[method-assign]
+    failures: dict[int, str] = {}
+    replies = list(
+        exchange(grid, requests(grid), timeout=0.6, on_failure=failures.__setitem__)
+    )
+    never.set()
+    assert len(replies) == 2
+    assert failures == {node: "its reply was not complete within 0.6 s"}
+
+
+def test_an_error_of_the_grid_is_not_swallowed() -> None:
+    grid = toy.grid(2)
+
+    def broken(ids: Any) -> Any:
+        raise ConnectionError("SuperLink has ended the run")
+
+    grid.pull_messages = broken  # type: ignore[method-assign]
+    with pytest.raises(ConnectionError, match="has ended the run"):
+        list(exchange(grid, requests(grid), timeout=5, on_failure=lambda *_: None))
+
+
+def test_a_reply_that_cannot_be_read_is_that_clients_failure() -> None:
+    grid = toy.grid(2)
+    pull, node = grid.pull_messages, sorted(grid.get_node_ids())[0]
+
+    def damaged(ids: Any) -> Any:
+        for reply in pull(ids):
+            if reply.metadata.src_node_id == node:
+                raise ValueError("an object is missing")
+            yield reply
+
+    grid.pull_messages = damaged  # type: ignore[method-assign]
+    failures: dict[int, str] = {}
+    replies = list(
+        exchange(grid, requests(grid), timeout=5, on_failure=failures.__setitem__)
+    )
+    assert len(replies) == 1
+    assert failures == {node: "its reply cannot be read: an object is missing"}
 
 
 def refusing(*names: str) -> Any:
@@ -405,6 +457,16 @@ def test_nobody_waits_for_nodes_that_all_refused(
         ),
         ("out of memory", "out of memory"),
         ("Error: Message Unavailable - may have expired", "no answer in time"),
+        (
+            "Error: Node Unavailable — The destination node failed to report a "
+            "heartbeat within 2 × its expected interval.",
+            "not reachable: its node sent no sign of life for a minute",
+        ),
+        (
+            "An exception was raised when attempting to load `ClientApp`",
+            "the app does not start there: a package is missing or of another version; "
+            "the log of its node tells more",
+        ),
         ("  ", "no reason given"),
     ],
 )

@@ -17,17 +17,14 @@ CLIENTS = [f"client-{i}" for i in range(4)]
 def instructions(server_round: int = 1, **changes: Any) -> list[Instruction]:
     config = {f"xfed.{key}": value for key, value in changes.items()}
     settings = parse_settings({"method": "xfed", "num-server-rounds": 4, **config})
-    strategy = XFed(
-        settings, initial_exit={"w": np.zeros(2, np.float32)}, num_exits=3
-    )
+    strategy = XFed(settings, initial_exit={"w": np.zeros(2, np.float32)}, num_exits=3)
     strategy.exits = {
         name: {"w": np.array([i, 10 * i], np.float32)} for i, name in enumerate(CLIENTS)
     }
     # Clients 0 and 1 go one way, client 2 the other, client 3 is unrelated.
     rows = [[1, 0], [1, 0], [-1, 0], [0, 1]]
     strategy.updates = {
-        name: np.array(row, np.float64)
-        for name, row in zip(CLIENTS, rows, strict=True)
+        name: np.array(row, np.float64) for name, row in zip(CLIENTS, rows, strict=True)
     }
     return list(strategy.instruct_training(server_round, CLIENTS))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -58,6 +59,7 @@ class LocalGrid(Grid):
         self._rng = rng
         self._pending: dict[str, Message] = {}
         self._ids = itertools.count(1)
+        self._handling = threading.Lock()
 
     def node(self, label: str) -> int:
         return next(node for node, name in self.labels.items() if name == label)
@@ -75,11 +77,15 @@ class LocalGrid(Grid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        with self._handling:  # random numbers are the process's, so one at a time
+            return self._pull(message_ids)
+
+    def _pull(self, message_ids: Iterable[str]) -> list[Message]:
         ids = [i for i in message_ids if i in self._pending]
         if self._order == "reversed":
-            ids.reverse()
+            ids = [i for i in ids if i == next(reversed(self._pending))]
         elif self._order == "random":
-            self._rng.shuffle(ids)
+            ids = [i for i in ids if self._rng.random() < 0.5]
         replies = []
         for message_id in ids:
             message = self._pending[message_id]

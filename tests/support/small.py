@@ -9,6 +9,7 @@ import atexit
 import functools
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,7 @@ def federation(
     nodes: Any = None,
     results: Results | None = None,
     handler: Handler | None = None,
+    prepare: Callable[[PersonalizedStrategy], None] | None = None,
     **options: Any,
 ) -> tuple[PersonalizedStrategy, LocalGrid, Any]:
     """Run a federation; return strategy, grid (with all messages) and result."""
@@ -81,6 +83,8 @@ def federation(
     }
     grid = LocalGrid(configs, handler or answer, run.to_config(), **options)
     strategy = STRATEGIES[run.method].create(run, results)
+    if prepare is not None:
+        prepare(strategy)
     result = strategy.start(
         grid, to_record(initial_shared(run)), num_rounds=rounds, timeout=60
     )
@@ -98,3 +102,18 @@ def uploads(grid: LocalGrid, kind: str = "train") -> list[tuple[str, Request, Re
         for client, message, reply in grid.log
         if reply is not None and message.metadata.message_type == kind
     ]
+
+
+def finished(folder: Path, method: str, **changes: Any) -> Path:
+    """Run two rounds; return the run's folder, with the clients' states in `state`."""
+    run = folder / "trial"
+    chosen = settings(
+        method,
+        experiment="trial",
+        output_dir=str(folder),
+        state_dir=str(run / "state"),
+        num_server_rounds=2,
+        **changes,
+    )
+    federation(chosen, results=Results.open(chosen))
+    return run

@@ -9,7 +9,7 @@ import numpy as np
 from flwr.common import Context, Message, MessageType
 from local_grid import LocalGrid
 
-from common.protocol import Identity, Reply, Request, to_record
+from common.protocol import EPSILONS, Identity, Reply, Request, to_record
 from common.settings import Settings, parse_settings
 from common.state import State
 
@@ -50,6 +50,8 @@ def evaluation(name: str, request: Request) -> Reply:
             "loss": [1.0, 0.5],
             "taken": [4, 6],
             "early-correct": right,
+            "epsilon-correct": [right] * len(EPSILONS),
+            "epsilon-taken": [10, 0] + [4, 6] * (len(EPSILONS) - 1),
         }
     )
 
