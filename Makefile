@@ -4,13 +4,15 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+ANSIBLE ?= .venv-ansible
 # Passed to `pip install`, e.g. PIP_ARGS="--index-url URL" for another build of PyTorch.
 PIP_ARGS ?=
 
 export FLWR_TELEMETRY_ENABLED ?= 0
 export RAY_USAGE_STATS_ENABLED ?= 0
 
-.PHONY: help install simulate federation test test-quick lint format clean
+.PHONY: help install simulate report federation test test-quick test-faults \
+    test-hosts bench lint lint-deploy format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -28,6 +30,9 @@ simulate: install ## Simulate five methods on handwritten digits and compare the
 	    pfedes@digits-heterogeneous standalone@digits-heterogeneous \
 	    xfed@digits-early-exit fedper@digits-early-exit fedavg@digits-early-exit
 
+report: install ## Write a page with figures of the newest run and open it
+	$(BIN)/python -m server_app.report --latest --open
+
 federation: install ## Run a real federation on this machine: TLS, node keys, gRPC
 	$(BIN)/python -m deploy.federation --nodes 3 \
 	    --run-config "method='xfed' num-server-rounds=3 min-available-nodes=3" \
@@ -40,6 +45,25 @@ test: install ## Run all tests
 test-quick: install ## Run the tests that start no further processes
 	$(BIN)/python -m pytest -m "not integration"
 
+test-faults: install ## Run the whole fault suite and print its table
+	FAULTS_TABLE=benchmarks/results/faults.md $(BIN)/python -m pytest \
+	    tests/integration/faults -m "faults or not faults"
+
+$(ANSIBLE)/.installed:
+	$(PYTHON) -m venv $(ANSIBLE)
+	$(ANSIBLE)/bin/python -m pip install --quiet --disable-pip-version-check ansible-core ansible-lint
+	@touch $@
+
+test-hosts: install $(ANSIBLE)/.installed ## Apply the playbooks to four hosts on this machine (root)
+	ANSIBLE_PLAYBOOK=$(CURDIR)/$(ANSIBLE)/bin/ansible-playbook \
+	    $(BIN)/python -m pytest tests/hosts/check_hosts.py
+
+lint-deploy: $(ANSIBLE)/.installed ## Check the playbooks
+	cd deploy/ansible && PATH="$(CURDIR)/$(ANSIBLE)/bin:$$PATH" ansible-lint --offline --profile production
+
+bench: install ## Measure speed and memory beside plain stand-ins
+	$(BIN)/python -m benchmarks.speed
+
 lint: install ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -50,4 +74,4 @@ format: install ## Format the code
 	$(BIN)/ruff format .
 
 clean: ## Remove the virtual environment and caches
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(ANSIBLE) .mypy_cache .pytest_cache .ruff_cache
