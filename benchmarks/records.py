@@ -44,7 +44,10 @@ def write_figures(figures: Sequence[Figure], path: Path, command: str) -> None:
     names = {figure.name for figure in figures}
     before = json.loads(path.read_text()) if path.exists() else []
     content = [figure for figure in before if figure["name"] not in names]
-    content += [{**asdict(figure), **origin} for figure in figures]
+    content += [
+        {**asdict(figure), "target": figure.target or None, **origin}
+        for figure in figures
+    ]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
@@ -53,7 +56,7 @@ def figures_table(path: Path) -> str:
     """Return the figures of a JSON file as a Markdown table."""
     met = {True: "yes", False: "no", None: ""}
     rows = [
-        (f["name"], f"{f['value']:,.6g}", f["unit"], f["target"], met[f["met"]])
+        (f["name"], f"{f['value']:,.6g}", f["unit"], f["target"] or "", met[f["met"]])
         for f in json.loads(path.read_text())
     ]
     return markdown(("figure", "measured", "unit", "target", "met"), rows)
