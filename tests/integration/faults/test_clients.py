@@ -16,7 +16,7 @@ from watched_run import NO_REPLY, WatchedRun, federation, node
 
 from deploy.diagnosis import explain
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.faults]
 
 Report = Callable[[str, str, float | None], None]
 
