@@ -95,7 +95,8 @@ def test_link_of_a_client_cut(
     run: WatchedRun, bad: dict[str, Any], report: Report
 ) -> None:
     reason = failure(run, "client-3")
-    assert "not reachable" in reason
+    # Which of the two comes first depends on when the node last gave a sign of life.
+    assert reason in NO_REPLY or "not reachable" in reason
     seconds = back(run, bad, "client-3")
     # The reply that was held up arrived after its round and counted in none.
     later = [r for r in run.records() if r["round"] > bad["round"]]
