@@ -90,7 +90,7 @@ def open_client(settings: Settings, context: Context) -> Client:
         num_partitions=None if node.num_partitions < 0 else node.num_partitions,
     )
     name = node.client_name or data.name or _partition_name(node)
-    device = _device(node.device)
+    device = usable_device(node.device, f"node-config device = {node.device!r}")
     if device.type == "cpu":
         keep_heap()
         if settings.training.cpu_threads:
@@ -199,12 +199,22 @@ def _model(settings: Settings, node: NodeConfig) -> str:
     return model_name(model, node.partition_id)
 
 
-def _device(name: str) -> torch.device:
+def usable_device(name: str, setting: str) -> torch.device:
+    """Return a device that tensors can be made on; without a name the best there is.
+
+    Parameters
+    ----------
+    setting
+        What names it, for the error.
+
+    Raises
+    ------
+    SettingsError
+        There is no such device here.
+    """
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise SettingsError(
-            [f"node-config device = {name!r} cannot be used: {error}"]
-        ) from error
+        raise SettingsError([f"{setting} cannot be used: {error}"]) from error
     return device

@@ -29,18 +29,18 @@ from client_app.assemble import read_run, read_shared, shared_names
 from client_app.evaluation import evaluate
 from client_app.methods.pfedes import PFedES
 from client_app.node import inference_macs, open_client
-from client_app.personal_state import FileStore, PersonalState
+from client_app.personal_state import FileStore
 from client_app.trainer import Client, Trainer
 from client_app.training import frozen
 from common.files import STATE_FOLDER, write_atomically
 from common.models import build_network
 from common.presets import parse_pairs
-from common.protocol import Request
+from common.protocol import Reply, Request
 from common.settings import FedPerSettings, Settings, parse_settings
 from common.state import State, read_state
 from common.versions import versions
-
-_COLUMNS = ("round", "client", "exit", "accuracy", "loss", "examples", "macs")
+from server_app.evaluation import Evaluation
+from server_app.results import CLIENT_COLUMNS
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,24 +156,21 @@ def write_run(result: Personalised, folder: Path, run: Path, run_id: str) -> Non
     settings, client, network = result.settings, result.client, result.network
     experiment = settings.run.experiment or "run"
     last_round = settings.run.num_server_rounds
-    names = shared_names(network, settings)
-    personal = [key for key in network.state_dict() if key not in names]
-    state = PersonalState(
-        method=settings.method,
-        model=client.model,
-        run=run_id,
-        server_round=last_round,
-        rounds_trained=1,
-        arrays={f"model.{k}": v for k, v in read_state(network, personal).items()},
-    )
+    request = Request(experiment="", run=run_id, server_round=last_round, shared={})
+    state = Trainer(settings, client).remember(network, {}, request, None)
     store = FileStore(folder / STATE_FOLDER / experiment, client.name, run_id)
     state.require_finite(store.where)
     store.save(state, 0)
-    if names:
+    if names := shared_names(network, settings):
         shared = save(read_state(network, sorted(names)))
         write_atomically(folder / "shared.safetensors", shared)
     with (folder / "clients.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([_COLUMNS, *_rows(result, last_round)])
+        evaluation = Evaluation(
+            {client.name: Reply(metrics=result.metrics)},
+            {client.name: inference_macs(client.model, client.data.spec)},
+        )
+        rows = evaluation.rows(last_round)
+        csv.writer(file).writerows([CLIENT_COLUMNS, *rows])
     config = {**settings.to_config(), "experiment": experiment, "state-dir": ""}
     content = {
         "run": run_id,
@@ -183,23 +180,6 @@ def write_run(result: Personalised, folder: Path, run: Path, run_id: str) -> Non
     }
     text = json.dumps(content, indent=2) + "\n"
     write_atomically(folder / "settings.json", text.encode())
-
-
-def _rows(result: Personalised, last_round: int) -> list[tuple[Any, ...]]:
-    """Return the accuracy in the form of a run's ``clients.csv``."""
-    client, metrics = result.client, result.metrics
-    macs = inference_macs(client.model, client.data.spec)
-    total = metrics["num-examples"]
-    head = (last_round, client.name)
-    rows: list[tuple[Any, ...]] = [
-        (*head, exit_, correct / total, loss, total, cost)
-        for exit_, (correct, loss, cost) in enumerate(
-            zip(metrics["correct"], metrics["loss"], macs, strict=True), start=1
-        )
-    ]
-    spent = sum(n * cost for n, cost in zip(metrics["taken"], macs, strict=True))
-    early = metrics["early-correct"] / total
-    return [*rows, (*head, "early", early, "", total, spent / total)]
 
 
 def report(result: Personalised) -> str:

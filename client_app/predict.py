@@ -204,6 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _run(options: argparse.Namespace) -> tuple[list[Prediction], Summary]:
     from client_app.assemble import assemble
+    from client_app.node import usable_device
     from common.data.inputs import find_inputs
     from common.data.tokenizer import find_tokenizer
 
@@ -216,7 +217,7 @@ def _run(options: argparse.Namespace) -> tuple[list[Prediction], Summary]:
             file=sys.stderr,
         )
     common: dict[str, Any] = {"policy": options.policy}
-    common["device"] = _device(options.device)
+    common["device"] = usable_device(options.device, f"--device {options.device}")
     inputs = find_inputs(options.inputs, spec, data)
     if spec.kind == "text":
         near = [options.run, *(path.parent for path in options.inputs)]
@@ -247,17 +248,6 @@ def _run(options: argparse.Namespace) -> tuple[list[Prediction], Summary]:
     return predict(
         assembled, inputs, threshold=threshold, batch_size=options.batch_size, **common
     )
-
-
-def _device(name: str) -> torch.device:
-    import torch
-
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"--device {name} cannot be used: {error}") from error
-    return device
 
 
 def _positive(text: str) -> int:
