@@ -233,8 +233,9 @@ def _stages(network: nn.Module) -> list[Stage]:
     """Return each block with what makes logits of its output."""
     if not isinstance(network, Network):
         return [(nn.Identity(), lambda x: logits_per_exit(network, x)[0])]
+    pool = network.pool
     return [
-        (block, nn.Sequential(network.pool, exit_))
+        (block, lambda hidden, exit_=exit_: exit_(pool(hidden)))
         for block, exit_ in zip(network.blocks, network.exits, strict=True)
     ]
 

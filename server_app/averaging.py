@@ -5,12 +5,16 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 from safetensors.numpy import load_file, save_file
 
 from common.state import State, num_bytes
+
+_PIECE: Final = 2**14
+"""Elements added at a time: 128 KiB of float64."""
 
 
 class OrderedMean:
@@ -62,17 +66,22 @@ class OrderedMean:
         self._advance()
 
     def result(self) -> State | None:
-        """Return the mean, dtypes as they came; None where nothing was contributed."""
+        """Return the mean, dtypes as they came; None where nothing was contributed.
+
+        To be called once, at the end: the sums are given up on the way.
+        """
         self._absent.update(set(self._order[self._next :]) - set(self._waiting))
         self._advance()
         if self._folder is not None:
             self._folder.cleanup()
         if self._weight == 0:
             return None
-        return {
-            key: np.asarray(total / self._weight).astype(self._dtypes[key])
-            for key, total in self._sum.items()
-        }
+        mean: State = {}
+        for key in list(self._sum):
+            total = self._sum.pop(key)
+            total /= self._weight
+            mean[key] = total.astype(self._dtypes[key])
+        return mean
 
     def _advance(self) -> None:
         while self._next < len(self._order):
@@ -94,5 +103,20 @@ class OrderedMean:
             self._sum = {k: np.zeros(v.shape, np.float64) for k, v in state.items()}
             self._dtypes = {k: v.dtype for k, v in state.items()}
         for key, total in self._sum.items():
-            np.add(total, np.multiply(state[key], weight, dtype=np.float64), out=total)
+            _add_weighted(total, state[key], weight)
         self._weight += weight
+
+
+def _add_weighted(
+    total: npt.NDArray[np.float64], value: npt.NDArray[Any], weight: int
+) -> None:
+    """Add `value` times `weight`, in pieces whose products stay in the CPU's cache."""
+    flat_total, flat_value = total.reshape(-1), value.reshape(-1)
+    product = np.empty(min(_PIECE, total.size), np.float64)
+    for start in range(0, total.size, _PIECE):
+        piece = flat_total[start : start + _PIECE]
+        part = product[: piece.size]
+        np.multiply(
+            flat_value[start : start + _PIECE], weight, out=part, dtype=np.float64
+        )
+        piece += part

@@ -19,6 +19,7 @@ from torch import nn
 from common.data.spec import DataSpec
 from common.models.base import (
     BATCH_NORM,
+    GlobalAveragePool,
     Network,
     last_exit_keys,
     logits_per_exit,
@@ -35,6 +36,7 @@ from common.settings import HETEROGENEOUS
 __all__ = [
     "BATCH_NORM",
     "Extractor",
+    "GlobalAveragePool",
     "Network",
     "build_extractor",
     "build_network",

@@ -13,6 +13,18 @@ BATCH_NORM = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _EXITS = "exits."
 
 
+class GlobalAveragePool(nn.Module):
+    """Mean over a map's pixels: (N, channels, height, width) to (N, channels).
+
+    The bits of ``AdaptiveAvgPool2d(1)`` and ``Flatten``, at half of their time for one
+    sample.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the means."""
+        return x.mean(dim=(2, 3))
+
+
 class Network(nn.Module):
     """A network of m blocks, each followed by an exit.
 

@@ -8,7 +8,7 @@ from typing import Final
 from torch import nn
 
 from common.data.spec import DataSpec
-from common.models.base import Network
+from common.models.base import GlobalAveragePool, Network
 
 CNN_WIDTHS: Final[dict[str, tuple[int, int, int, int]]] = {
     "cnn-1": (16, 32, 2000, 500),
@@ -76,8 +76,7 @@ def convnet(spec: DataSpec) -> Network:
     """
     blocks, _ = _conv_blocks(spec, (128, 128, 128), kernel=3)
     exits = [nn.Linear(128, spec.num_classes) for _ in blocks]
-    pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    return Network(blocks, exits, pool)
+    return Network(blocks, exits, GlobalAveragePool())
 
 
 def cnn(name: str, spec: DataSpec) -> Network:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from common.data.spec import DataSpec
-from common.models.base import Network
+from common.models.base import GlobalAveragePool, Network
 
 _NORMS = (
     nn.BatchNorm1d,
@@ -122,7 +122,7 @@ def _run(module: nn.Module, x: Tensor) -> tuple[Tensor, int]:
     for layer in module.modules():
         if isinstance(layer, _NORMS):
             handles.append(layer.register_forward_hook(count(_norm_cost)))
-        elif isinstance(layer, nn.AdaptiveAvgPool2d):
+        elif isinstance(layer, nn.AdaptiveAvgPool2d | GlobalAveragePool):
             handles.append(layer.register_forward_hook(count(_pool_cost)))
     counter = FlopCounterMode(display=False)
     with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), counter:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from common.data.spec import DataSpec
-from common.models.base import Network
+from common.models.base import GlobalAveragePool, Network
 
 
 class BasicBlock(nn.Module):
@@ -57,5 +57,4 @@ def resnet18(spec: DataSpec) -> Network:
         nn.Sequential(BasicBlock(256, 512, 2), BasicBlock(512, 512, 1)),
     ]
     exits = [nn.Linear(width, spec.num_classes) for width in (64, 128, 256, 512)]
-    pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    return Network(blocks, exits, pool)
+    return Network(blocks, exits, GlobalAveragePool())

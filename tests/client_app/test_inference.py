@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from client_app.inference import EarlyExit, Seen, patience, scores_per_exit
 from common.data import DataSpec
-from common.models import Network, build_network, logits_per_exit
+from common.models import GlobalAveragePool, Network, build_network, logits_per_exit
 
 IMAGES = DataSpec("image", (1, 8, 8), 10)
 TEXTS = DataSpec("text", (12,), 4, 50)
@@ -161,10 +161,9 @@ def test_samples_that_go_on_stay_in_channels_last() -> None:
             return x
 
     exits = [nn.Linear(3, 2), nn.Linear(3, 2)]
-    pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
     x = torch.randn(8, 3, 5, 5, generator=torch.Generator().manual_seed(0))
     x = x.contiguous(memory_format=torch.channels_last)
-    net = Network([nn.Identity(), Look()], exits, pool)
+    net = Network([nn.Identity(), Look()], exits, GlobalAveragePool())
     scores, _ = scores_per_exit(net, x)
     layouts.clear()
     found = EarlyExit(net, float(scores[:, 0].median()))(x)

@@ -99,3 +99,23 @@ def test_scalars_keep_their_shape(waiting_bytes: int) -> None:
     assert result is not None
     assert result["x"].shape == ()
     assert result["x"] == 2.0
+
+
+def test_arrays_of_any_size_and_layout() -> None:
+    rng = np.random.default_rng(0)
+    shapes = [(), (0,), (3, 5, 7), (2**14,), (2**14 + 1,), (3, 2**14)]
+    values = [
+        [rng.normal(size=shape).astype(np.float32) for shape in shapes]
+        for _ in range(2)
+    ]
+    mean = OrderedMean(["a", "b"])
+    for name, arrays, weight in zip("ab", values, (2, 5), strict=True):
+        state: State = {str(i): np.asfortranarray(x) for i, x in enumerate(arrays)}
+        mean.add(name, state, weight)
+    result = mean.result()
+    assert result is not None
+    for index, (a, b) in enumerate(zip(*values, strict=True)):
+        expected = (2 * a.astype(np.float64) + 5 * b.astype(np.float64)) / 7
+        np.testing.assert_array_equal(
+            result[str(index)], np.asarray(expected, np.float32)
+        )
