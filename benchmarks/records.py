@@ -26,6 +26,46 @@ class Figure:
     """Whether the target is met; None without a target."""
 
 
+def compared(
+    what: str,
+    ours: tuple[str, float],
+    theirs: tuple[str, float],
+    unit: str,
+    *,
+    at_most: float | None = None,
+    at_least: float | None = None,
+) -> list[Figure]:
+    """Return two figures that were measured in one run, and their ratio.
+
+    Parameters
+    ----------
+    what
+        What the names of all three begin with.
+    ours, theirs
+        What was measured, and its value.
+    at_most, at_least
+        Target of ours divided by theirs.
+    """
+    (our_name, our_value), (their_name, their_value) = ours, theirs
+    ratio = our_value / their_value
+    target, met = "", None
+    if at_most is not None:
+        target, met = f"at most {at_most}", ratio <= at_most
+    if at_least is not None:
+        target, met = f"at least {at_least}", ratio >= at_least
+    return [
+        Figure(name=f"{what}/{our_name}", value=our_value, unit=unit),
+        Figure(name=f"{what}/{their_name}", value=their_value, unit=unit),
+        Figure(
+            name=f"{what}/{our_name} : {their_name}",
+            value=ratio,
+            unit="x",
+            target=target,
+            met=met,
+        ),
+    ]
+
+
 def write_figures(figures: Sequence[Figure], path: Path, command: str) -> None:
     """Write figures as a JSON list, each with command, date and hardware.
 

@@ -233,11 +233,18 @@ def _stages(network: nn.Module) -> list[Stage]:
     """Return each block with what makes logits of its output."""
     if not isinstance(network, Network):
         return [(nn.Identity(), lambda x: logits_per_exit(network, x)[0])]
-    pool = network.pool
     return [
-        (block, lambda hidden, exit_=exit_: exit_(pool(hidden)))
+        (block, _head(network.pool, exit_))
         for block, exit_ in zip(network.blocks, network.exits, strict=True)
     ]
+
+
+def _head(pool: nn.Module, exit_: nn.Module) -> Callable[[Tensor], Tensor]:
+    def head(hidden: Tensor) -> Tensor:
+        logits: Tensor = exit_(pool(hidden))
+        return logits
+
+    return head
 
 
 def _select(hidden: Tensor | tuple[Tensor, ...], rows: Tensor) -> Tensor:

@@ -23,7 +23,8 @@ from pathlib import Path
 from common.files import STATE_FOLDER
 from common.presets import merge, names, to_run_config
 from common.schema import Scalar
-from common.settings import METHOD_SETTINGS
+from common.settings import METHOD_SETTINGS, parse_settings
+from server_app.concurrency import fit, this_machine, training_bytes
 from server_app.summary import table
 
 APP = Path(__file__).resolve().parent.parent
@@ -32,7 +33,7 @@ APP = Path(__file__).resolve().parent.parent
 def simulate(
     config: dict[str, Scalar], *, num_supernodes: int, cpus: float, gpus: float
 ) -> None:
-    """Run ``flower-simulation`` once.
+    """Run ``flower-simulation`` once, with no more clients at a time than fit.
 
     Parameters
     ----------
@@ -41,16 +42,25 @@ def simulate(
     num_supernodes
         Number of simulated clients.
     cpus, gpus
-        Resources of one client; as many clients run at once as fit.
+        Resources of one client.
 
     Raises
     ------
+    ValueError
+        Not even one client fits into this machine, or a setting is wrong.
     subprocess.CalledProcessError
         The simulation failed.
     """
+    machine = this_machine()
+    needed = training_bytes(parse_settings(config))
+    fitting = fit(machine, needed, cpus=cpus, gpus=gpus)
+    print(f"{fitting.clients} clients at a time ({fitting.reason})", flush=True)
     backend = {
-        "client_resources": {"num_cpus": cpus, "num_gpus": gpus},
-        "init_args": {"log_to_driver": False},  # Ray's own news; failures arrive anyway
+        "client_resources": {"num_cpus": fitting.cpus, "num_gpus": gpus},
+        "init_args": {
+            "num_cpus": machine.cores,
+            "log_to_driver": False,  # Ray's own news; failures arrive anyway
+        },
     }
     subprocess.run(
         [
@@ -122,6 +132,9 @@ def main() -> None:
     folder = arguments.output_dir.resolve()
     try:
         configs = plan(arguments.runs, arguments.set, arguments.num_supernodes, folder)
+        for config in configs:  # before the first run, not between two
+            needed = training_bytes(parse_settings(config))
+            fit(this_machine(), needed, cpus=arguments.cpus, gpus=arguments.gpus)
     except ValueError as error:
         parser.error(str(error))
     for config in configs:

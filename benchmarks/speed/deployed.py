@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.records import Figure
+from benchmarks.records import Figure, compared
 from benchmarks.speed.federation_data import write_clients
 from benchmarks.speed.measure import in_turn, timed
 from server_app.simulate import APP
@@ -68,14 +68,10 @@ def start_up(repeats: int = 5) -> list[Figure]:
             return timed(lambda: subprocess.run(command, check=True, cwd=APP))
 
         ours, bare = in_turn(repeats, lambda: run(_CLIENT), lambda: run(_BARE))
-    return [
-        Figure(name="deployed client/to the first step", value=ours, unit="s"),
-        Figure(name="deployed client/bare imports", value=bare, unit="s"),
-        Figure(
-            name="deployed client/first step : bare imports",
-            value=ours / bare,
-            unit="x",
-            target="at most 1.3",
-            met=ours / bare <= 1.3,
-        ),
-    ]
+    return compared(
+        "deployed client",
+        ("to the first step", ours),
+        ("bare imports", bare),
+        "s",
+        at_most=1.3,
+    )

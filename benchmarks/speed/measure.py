@@ -49,10 +49,9 @@ def together(processes: int, function: Callable[..., T], *arguments: Any) -> lis
         return [future.result() for future in futures]
 
 
-def resident_memory(peak: bool = False) -> int:
-    """Return this process's resident memory in bytes, now or at its peak (Linux)."""
-    key = "VmHWM:" if peak else "VmRSS:"
+def resident_memory() -> int:
+    """Return this process's resident memory in bytes (Linux)."""
     for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(key):
+        if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
-    raise RuntimeError(f"no {key} in /proc/self/status")
+    raise RuntimeError("no VmRSS in /proc/self/status")

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import minimize
 
-from benchmarks.records import Figure
+from benchmarks.records import Figure, compared
 from benchmarks.speed.measure import fresh, in_turn, resident_memory, timed
+from client_app.telemetry import peak_memory
 from common.data import DataSpec
 from common.models import build_network
 from common.state import State, num_bytes, read_state
@@ -78,23 +79,22 @@ def matching() -> list[Figure]:
             exact = [general_solver(similarity[i]) for i in range(size)]
             theirs = time.perf_counter() - start
             difference = float(np.abs(weights - exact).max())
-            figures += [
-                Figure(name="matching/s = 200/SLSQP", value=theirs, unit="s"),
-                Figure(
-                    name="matching/s = 200/times faster",
-                    value=theirs / seconds,
-                    unit="x",
-                    target="at least 100",
-                    met=theirs / seconds >= 100,
-                ),
+            figures += compared(
+                "matching/s = 200",
+                ("one QP per client, SLSQP", theirs),
+                ("similarities and all weights", seconds),
+                "s",
+                at_least=100,
+            )
+            figures.append(
                 Figure(
                     name="matching/s = 200/largest difference",
                     value=difference,
                     unit="weight",
                     target="at most 1e-6",
                     met=difference <= 1e-6,
-                ),
-            ]
+                )
+            )
     return figures
 
 
@@ -150,7 +150,7 @@ def _averaging(count: int) -> tuple[float, float, int]:
         spent += time.perf_counter() - start
         del state
     mean.result()
-    return (resident_memory(peak=True) - idle) / size, spent / count, size
+    return (peak_memory() - idle) / size, spent / count, size
 
 
 def _plain_add(count: int) -> float:
@@ -176,10 +176,10 @@ def averaging() -> list[Figure]:
             target="under 4",
             met=models < 4,
         ),
-        Figure(
-            name="averaging/ResNet-18/per reply",
-            value=size / seconds / 1e9,
-            unit="GB/s",
+        *compared(
+            "averaging/ResNet-18",
+            ("per reply", size / seconds / 1e9),
+            ("plain NumPy add", size / plain / 1e9),
+            "GB/s",
         ),
-        Figure(name="averaging/plain NumPy add", value=size / plain / 1e9, unit="GB/s"),
     ]

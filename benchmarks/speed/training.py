@@ -11,10 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from benchmarks.records import Figure
-from benchmarks.speed.measure import CORES, fresh, resident_memory, together
+from benchmarks.records import Figure, compared
+from benchmarks.speed.measure import CORES, fresh, together
 from client_app.memory import keep_heap
 from client_app.methods import TRAINERS
+from client_app.telemetry import peak_memory
 from client_app.trainer import Client
 from common.data import ClientData, DataSpec, Split, data_spec
 from common.models import Network, build_network, last_exit_keys
@@ -144,25 +145,12 @@ def throughput(repeats: int = 3) -> list[Figure]:
         distilling.append(sum(together(CORES, app_rate, "xfed", 3)))
     ours, kd, theirs, most = map(statistics.median, (app, distilling, plain, limit))
     what = "training/ConvNet, B = 64"
+    app_rate_, unit = ("app", ours), "samples/s"
+    limit_ = ("matrix-multiply limit", most)
     return [
-        Figure(name=f"{what}/app", value=ours, unit="samples/s"),
-        Figure(name=f"{what}/app, X-FED with KD", value=kd, unit="samples/s"),
-        Figure(name=f"{what}/plain loop", value=theirs, unit="samples/s"),
-        Figure(name=f"{what}/matrix-multiply limit", value=most, unit="samples/s"),
-        Figure(
-            name=f"{what}/app : plain loop",
-            value=ours / theirs,
-            unit="x",
-            target="at least 1.6",
-            met=ours / theirs >= 1.6,
-        ),
-        Figure(
-            name=f"{what}/app : limit",
-            value=ours / most,
-            unit="x",
-            target="at least 0.55",
-            met=ours / most >= 0.55,
-        ),
+        *compared(what, app_rate_, ("plain loop", theirs), unit, at_least=1.6),
+        *compared(what, app_rate_, limit_, unit, at_least=0.55)[1:],
+        Figure(name=f"{what}/app, X-FED with KD", value=kd, unit=unit),
     ]
 
 
@@ -185,7 +173,7 @@ def _app_memory(model: str, dataset: str) -> int:
         experiment="", run="", server_round=1, shared=initial_shared(settings)
     )
     trainer.train(request, None)
-    return resident_memory(peak=True)
+    return peak_memory()
 
 
 def _plain_memory(model: str, dataset: str) -> int:
@@ -199,25 +187,18 @@ def _plain_memory(model: str, dataset: str) -> int:
         network.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4
     )
     plain_epoch(network, optimizer, plain_data(SAMPLES, spec))
-    return resident_memory(peak=True)
+    return peak_memory()
 
 
 def memory() -> list[Figure]:
     """Compare the memory of a client with that of a plain loop."""
     figures = []
     for model, dataset in (("convnet", "cifar10"), ("resnet18", "cifar100")):
-        ours = fresh(_app_memory, model, dataset) / 2**20
-        theirs = fresh(_plain_memory, model, dataset) / 2**20
-        what = f"memory/{model}, B = {BATCH}"
-        figures += [
-            Figure(name=f"{what}/client", value=ours, unit="MiB"),
-            Figure(name=f"{what}/plain loop", value=theirs, unit="MiB"),
-            Figure(
-                name=f"{what}/client : plain loop",
-                value=ours / theirs,
-                unit="x",
-                target="at most 1.25",
-                met=ours / theirs <= 1.25,
-            ),
-        ]
+        figures += compared(
+            f"memory/{model}, B = {BATCH}",
+            ("client", fresh(_app_memory, model, dataset) / 2**20),
+            ("plain loop", fresh(_plain_memory, model, dataset) / 2**20),
+            "MiB",
+            at_most=1.25,
+        )
     return figures
