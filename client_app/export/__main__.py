@@ -17,6 +17,7 @@ from typing import Any
 from client_app.assemble import assemble
 from client_app.export.bundle import FORMATS, export
 from client_app.export.records import client_data, recorded_accuracy
+from common.data.tokenizer import find_tokenizer
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -38,6 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         action="store_true",
         help="quantize the ONNX segments too, calibrated on the client's training data",
     )
+    parser.add_argument(
+        "--tokenizer", type=Path, help="for text: tokenizer.json of the run"
+    )
     own = parser.add_argument_group(
         "the client's data, for --int8 and to measure the ONNX segments",
         "As in its node configuration; a simulated client's are found by its name.",
@@ -57,6 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 partition_id=options.partition_id,
                 num_partitions=options.num_partitions,
             )
+        tokenizer = None
+        if assembled.spec.kind == "text":
+            near = [options.run, *([options.data_path] if options.data_path else [])]
+            settings = assembled.settings.data
+            tokenizer = options.tokenizer or find_tokenizer(settings, near)
         manifest = export(
             assembled,
             options.output,
@@ -64,6 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             int8=options.int8,
             data=data,
             recorded=recorded_accuracy(options.run, options.client),
+            tokenizer=tokenizer,
         )
     except ModuleNotFoundError as error:
         parser.error(

@@ -17,6 +17,7 @@ from client_app.export.card import model_card
 from client_app.export.segments import write_onnx, write_program
 from common.data import ClientData, DataSpec, Split, to_model_input
 from common.data.inputs import class_names
+from common.data.text import FILE as TOKENIZER
 from common.models import early_exit_macs
 from common.settings import DataSettings
 from common.versions import versions
@@ -34,6 +35,7 @@ def export(
     int8: bool = False,
     data: ClientData | None = None,
     recorded: dict[str, Any] | None = None,
+    tokenizer: Path | None = None,
 ) -> dict[str, Any]:
     """Write a personal network in several forms, with ``README.md`` and a manifest.
 
@@ -53,6 +55,8 @@ def export(
         part the accuracy of the ONNX segments is measured.
     recorded
         Accuracy of the run's last evaluation, as :func:`recorded_accuracy` returns it.
+    tokenizer
+        Of a network that reads text; a copy goes along.
 
     Returns
     -------
@@ -78,6 +82,8 @@ def export(
     manifest = _describe(assembled)
     if recorded:
         manifest["accuracy"]["run"] = recorded
+    if tokenizer is not None:
+        shutil.copyfile(tokenizer, folder / TOKENIZER)
     if "safetensors" in formats:
         state = {key: value.contiguous() for key, value in network.state_dict().items()}
         save_file(state, folder / "model.safetensors", metadata={"format": "pt"})

@@ -86,7 +86,7 @@ def _input(described: dict[str, Any]) -> str:
     if described["kind"] == "text":
         return (
             f"int64 token ids (N, {shape[0]}) below {described['vocabulary']}, cut or "
-            "filled up with 0"
+            "filled up with 0; `tokenizer.json` makes them of texts"
         )
     scale = ", ".join(f"{value:.6g}" for value in described["scale"])
     offset = ", ".join(f"{value:.6g}" for value in described["offset"])

@@ -108,6 +108,14 @@ def test_onnx_and_int8_with_their_accuracy(tmp_path: Path) -> None:
     assert (folder / "onnx_runner.py").is_file()
 
 
+def test_the_tokenizer_goes_along(tmp_path: Path) -> None:
+    tokenizer = tmp_path / "run" / "tokenizer.json"
+    tokenizer.parent.mkdir()
+    tokenizer.write_text("{}")
+    export(assembled(), tmp_path / "out", ["safetensors"], tokenizer=tokenizer)
+    assert (tmp_path / "out" / "tokenizer.json").read_text() == "{}"
+
+
 def test_card_loads_the_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
