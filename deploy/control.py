@@ -5,7 +5,7 @@ SuperLink: whoever reaches its Control API can run code on every node, so it sho
 listen on the loopback interface only.
 
 ===================  ================================================================
-``wait``             wait until SuperLink answers
+``wait``             wait until SuperLink answers, and nodes are online
 ``register``         register a node's public key under a name
 ``revoke``           take the named node's key back, for good
 ``nodes``            name, id and status of every registered node, as JSON
@@ -32,6 +32,9 @@ import grpc
 from deploy.flower_cli import FlowerCli
 from deploy.processes import FederationError, stop_all
 from deploy.runs import FederationRun
+
+NODES_INTERVAL = 2.0
+"""Seconds between two questions for the status of the nodes."""
 
 
 class Control:
@@ -79,6 +82,31 @@ class Control:
                     f"SuperLink at {self._address} did not answer within {timeout:.0f} "
                     f"s: {error.details()}"
                 ) from None
+
+    def wait_for_nodes(self, names: Sequence[str], timeout: float) -> None:
+        """Wait until the named nodes are online.
+
+        Raises
+        ------
+        FederationError
+            If they are not within `timeout` seconds; it says what each one is.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            nodes = self.nodes()
+            missing = [
+                f"{name} ({nodes[name]['status'] if name in nodes else 'unregistered'})"
+                for name in names
+                if name not in nodes or nodes[name]["status"] != "online"
+            ]
+            if not missing:
+                return
+            if time.monotonic() > deadline:
+                raise FederationError(
+                    f"not online after {timeout:.0f} s: {', '.join(missing)}; their "
+                    "logs tell why"
+                )
+            time.sleep(NODES_INTERVAL)
 
     def register(self, name: str, public_key: Path) -> dict[str, Any]:
         """Register a node's key and remember it under `name`.
@@ -174,6 +202,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         control = Control(options.folder, options.address, options.root_certificates)
         if options.command == "wait":
             control.wait(options.timeout)
+            if options.nodes:
+                control.wait_for_nodes(options.nodes, options.timeout)
         elif options.command == "run":
             app, config = options.app, options.run_config
             return 0 if control.run(app, config, options.timeout) else 1
@@ -205,6 +235,9 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     wait = commands.add_parser("wait", help="wait until SuperLink answers")
     wait.add_argument("--timeout", type=float, default=60.0, help="in seconds")
+    wait.add_argument(
+        "--nodes", nargs="+", default=[], metavar="NAME", help="nodes to be online"
+    )
     register = commands.add_parser("register", help="register a node's public key")
     register.add_argument("name")
     register.add_argument("public_key", type=Path)

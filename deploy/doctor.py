@@ -157,18 +157,13 @@ def check_registration(node: Subject) -> Outcome:
 
 def check_service(node: Subject) -> Outcome:
     """Check that the SuperNode runs."""
-    import grpc
-    from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]
+    from deploy.health import answers
 
-    with grpc.insecure_channel(node.health_address) as channel:
-        try:
-            health = health_pb2_grpc.HealthStub(channel)
-            health.Check(health_pb2.HealthCheckRequest(), timeout=10)
-        except grpc.RpcError:
-            return "failed", (
-                f"no SuperNode answers at {node.health_address}: look into its log, "
-                "then start the service"
-            )
+    if not answers(node.health_address):
+        return "failed", (
+            f"no SuperNode answers at {node.health_address}: look into its log, "
+            "then start the service"
+        )
     return "ok", "the SuperNode runs"
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import secrets
 import sys
 import time
 from collections.abc import Mapping
@@ -99,14 +100,16 @@ class FlowerCli:
         self, home: Path, address: str, root_certificates: Path, cwd: Path
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
-        # A JSON string is a TOML string.
-        (home / "config.toml").write_text(
+        # Another command may read the file meanwhile. A JSON string is a TOML string.
+        unfinished = home / f"config.{secrets.token_hex(4)}.tmp"
+        unfinished.write_text(
             f"[superlink]\ndefault = {json.dumps(self.CONNECTION)}\n\n"
             f"[superlink.{self.CONNECTION}]\n"
             f"address = {json.dumps(address)}\n"
             f"root-certificates = {json.dumps(str(root_certificates))}\n",
             encoding="utf-8",
         )
+        unfinished.replace(home / "config.toml")
         self._home = home
         self._address = address
         self._root_certificates = root_certificates

@@ -5,6 +5,9 @@ folder: a certificate authority (``ca.pem``, ``ca.key``) and SuperLink's certifi
 signed by it for every name and address (``server.pem``, ``server.key``). The latter is
 made anew where a host is missing in it or its end is near; nodes go on trusting it,
 since the authority stays. It prints ``{"changed": true, "expires": "2027-11-29"}``.
+
+``python -m deploy.pki FOLDER --node NAME`` makes a node's key pair, ``NAME`` and
+``NAME.pub``, where it is missing: on the node, which alone needs the private half.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from cryptography.hazmat.primitives import serialization
 from deploy.certificates import (
     KeyFiles,
     create_authority,
+    create_node_keys,
     create_server_certificate,
 )
 
@@ -84,6 +88,31 @@ def ensure_certificates(
     return True
 
 
+def ensure_node_keys(folder: Path, name: str) -> bool:
+    """Make a node's key pair where it is missing.
+
+    Returns
+    -------
+    bool
+        Whether the pair is a new one.
+
+    Raises
+    ------
+    FileNotFoundError
+        If one of the two files is gone.
+    """
+    halves = (folder / name, folder / f"{name}.pub")
+    present = [path for path in halves if path.exists()]
+    if len(present) == 1:
+        raise FileNotFoundError(
+            f"{present[0]} is there without its other half; remove it for a new pair, "
+            "which has to be registered"
+        )
+    if not present:
+        create_node_keys(folder, name)
+    return not present
+
+
 def _is_old(
     server: KeyFiles, authority: KeyFiles, hosts: Sequence[str], renew_days: int
 ) -> bool:
@@ -137,13 +166,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Make or renew the certificates of a federation.",
     )
     parser.add_argument("folder", type=Path, help="folder of the files")
-    parser.add_argument(
-        "--hosts", nargs="+", required=True, help="names and addresses of SuperLink"
-    )
+    kind = parser.add_mutually_exclusive_group(required=True)
+    kind.add_argument("--hosts", nargs="+", help="names and addresses of SuperLink")
+    kind.add_argument("--node", metavar="NAME", help="name of a SuperNode's key pair")
     parser.add_argument("--valid-days", type=int, default=365)
     parser.add_argument("--renew-days", type=int, default=30)
     options = parser.parse_args(arguments)
     try:
+        if options.node:
+            changed = ensure_node_keys(options.folder, options.node)
+            print(json.dumps({"changed": changed}))
+            return 0
         changed = ensure_certificates(
             options.folder,
             options.hosts,

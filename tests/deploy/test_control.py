@@ -94,3 +94,28 @@ def test_gives_up_where_nothing_answers(
     arguments = [*command, "--address", "127.0.0.1:1", "wait", "--timeout", "0.3"]
     assert main(arguments) == 1
     assert "did not answer within 0 s" in capsys.readouterr().err
+
+
+def test_waits_for_the_named_nodes_and_names_the_missing(
+    tmp_path: Path,
+    command: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("deploy.control.Control.wait", lambda *_: None)
+
+    def come_online(_: float) -> None:
+        FakeFlwr.statuses["101"] = "online"
+
+    monkeypatch.setattr("deploy.control.time.sleep", come_online)
+    for name in ("a", "b"):
+        key = create_node_keys(tmp_path, name).public
+        assert main([*command, "register", name, str(key)]) == 0
+    FakeFlwr.statuses["100"] = "online"
+    assert main([*command, "wait", "--nodes", "a", "b"]) == 0
+
+    FakeFlwr.statuses["100"] = "offline"
+    waiting = ["wait", "--timeout", "0", "--nodes", "a", "b", "c"]
+    assert main([*command, *waiting]) == 1
+    said = capsys.readouterr().err
+    assert "not online after 0 s: a (offline), c (unregistered);" in said

@@ -8,7 +8,7 @@ import pytest
 from cryptography import x509
 
 from deploy.certificates import create_authority, create_server_certificate
-from deploy.pki import ensure_certificates, main
+from deploy.pki import ensure_certificates, ensure_node_keys, main
 
 
 def load(path: Path) -> x509.Certificate:
@@ -83,3 +83,19 @@ def test_command_line_tells_what_changed(
     (tmp_path / "ca.key").unlink()
     assert main(arguments) == 1
     assert "bring back the pair" in capsys.readouterr().err
+
+
+def test_node_keys_are_made_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(tmp_path), "--node", "client-0"]) == 0
+    made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert set(made) == {"client-0", "client-0.pub"}
+    assert main([str(tmp_path), "--node", "client-0"]) == 0
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == made
+    said = capsys.readouterr().out.splitlines()
+    assert [json.loads(line)["changed"] for line in said] == [True, False]
+
+    (tmp_path / "client-0.pub").unlink()
+    with pytest.raises(FileNotFoundError, match="without its other half"):
+        ensure_node_keys(tmp_path, "client-0")
