@@ -12,14 +12,16 @@ app = ClientApp()
 def query(message: Message, context: Context) -> Message:
     """Tell the server who this client is, or why it cannot take part."""
     from client_app.deadline import end_after
-    from client_app.node import inference_macs, label, open_client
+    from client_app.node import inference_macs, label, open_client, require_memory
     from common.protocol import Identity, refusal
     from common.settings import parse_settings
     from common.versions import version_line
 
     try:
         with end_after(message.metadata.ttl):
-            client = open_client(parse_settings(context.run_config), context)
+            settings = parse_settings(context.run_config)
+            client = open_client(settings, context)
+            require_memory(settings, client)
             macs = inference_macs(client.model, client.data.spec)
     except (ValueError, OSError, ImportError) as error:  # what the operator can mend
         return Message(refusal(f"{label(context)}: {error}"), reply_to=message)

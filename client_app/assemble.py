@@ -23,6 +23,7 @@ from common.models import build_network
 from common.schema import SettingsError
 from common.settings import Settings, parse_settings
 from common.sharing import keys_to_share
+from common.starts import read_starts
 from common.state import State, check_keys, write_state
 
 _LAST = 2**62  # later than any round
@@ -157,7 +158,10 @@ def _personal_state(
     """Return the client's last state; None where it can do without one."""
     folder = _state_folder(run, settings, state_dir)
     if folder is not None:
-        state = FileStore(folder, client, run_id, _starts(run)).load(_LAST)
+        # With the starts, what was trained in rounds that were lost with the server is
+        # left out.
+        starts = read_starts(run / "checkpoints")
+        state = FileStore(folder, client, run_id, starts).load(_LAST)
         if state is not None:
             return state
     if settings.shares == "all" and settings.training.batch_norm == "shared":
@@ -200,20 +204,6 @@ def _never_trained(run: Path, client: str) -> bool:
     lines = rounds.read_text().splitlines(keepends=True)
     whole = [line for line in lines if line.endswith("\n")]  # one may just be written
     return not any(client in json.loads(line)["train"]["clients"] for line in whole)
-
-
-def _starts(run: Path) -> list[int]:
-    """Return after which rounds the run was started, where its server's folder tells.
-
-    With them, what was trained in rounds that were lost with the server is left out.
-    """
-    path = run / "checkpoints" / "starts.json"
-    if not path.exists():
-        return []
-    try:
-        return [int(start) for start in json.loads(path.read_text())]
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path} is damaged ({error}): copy it again") from error
 
 
 def _roster(run: Path) -> Mapping[str, Any]:

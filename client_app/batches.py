@@ -23,6 +23,12 @@ class Batch:
     rows: Tensor
     """Positions of the samples in the local data, shape (n,), int64."""
 
+    def split(self, size: int) -> Iterator[Batch]:
+        """Yield the batch in portions of at most `size` samples."""
+        for start in range(0, len(self.targets), size):
+            part = slice(start, start + size)
+            yield Batch(self.inputs[part], self.targets[part], self.rows[part])
+
 
 class LocalData:
     """One split of a client's data on the training device.

@@ -18,7 +18,8 @@ from common.protocol import EPSILONS, NUM_EXAMPLES, Numbers
 LATENCY_SAMPLES = 20
 """Single samples whose latency is measured."""
 
-_BATCH_SIZE = 64
+BATCH_SIZE = 64
+"""Samples that go through the network at once."""
 
 
 @torch.inference_mode()
@@ -29,6 +30,7 @@ def evaluate(
     *,
     noise: float = 0.0,
     seed: int = 0,
+    batch_size: int = BATCH_SIZE,
 ) -> dict[str, Numbers]:
     """Return the metrics of every exit and of early-exit inference.
 
@@ -43,6 +45,8 @@ def evaluate(
         :meth:`LocalData.ordered`; above 0, a second pass measures what it does.
     seed
         Of the noise.
+    batch_size
+        Samples that go through the network at once; the metrics do not depend on it.
 
     Returns
     -------
@@ -54,7 +58,7 @@ def evaluate(
     threshold's exits after the other's).
     """
     network.eval()
-    right_nm, confidence_nm, loss = _all_exits(network, data)
+    right_nm, confidence_nm, loss = _all_exits(network, data, batch_size)
     exits, correct = _leave(right_nm, confidence_nm, torch.tensor(EPSILONS))
     metrics: dict[str, Numbers] = {
         NUM_EXAMPLES: len(data),
@@ -64,7 +68,7 @@ def evaluate(
         "epsilon-taken": [count for row in exits for count in row],
     }
     if noise > 0:
-        right_nm, confidence_nm, _ = _all_exits(network, data, noise, seed)
+        right_nm, confidence_nm, _ = _all_exits(network, data, batch_size, noise, seed)
         noisy = _outcome(right_nm, confidence_nm, threshold)
         metrics |= {f"noisy-{key}": value for key, value in noisy.items()}
     return metrics
@@ -83,13 +87,17 @@ def latency(network: nn.Module, data: LocalData, threshold: float) -> list[float
 
 
 def _all_exits(
-    network: nn.Module, data: LocalData, noise: float = 0.0, seed: int = 0
+    network: nn.Module,
+    data: LocalData,
+    batch_size: int,
+    noise: float = 0.0,
+    seed: int = 0,
 ) -> tuple[Tensor, Tensor, list[float]]:
     """Return right (n, m), max softmax (n, m), and the mean loss of every exit."""
     right: list[Tensor] = []
     confidence: list[Tensor] = []
     loss: list[float] = []
-    for batch in data.ordered(_BATCH_SIZE, noise=noise, seed=seed):
+    for batch in data.ordered(batch_size, noise=noise, seed=seed):
         outputs = logits_per_exit(network, batch.inputs)
         loss = loss or [0.0] * len(outputs)
         for index, logits in enumerate(outputs):

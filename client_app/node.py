@@ -6,11 +6,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from logging import INFO
 from pathlib import Path
 
 import torch
-from flwr.common import Context, Message, RecordDict
+from flwr.common import ConfigRecord, Context, Message, RecordDict
+from flwr.common.logger import log
 
+from client_app.footprint import LEAST_PORTION
 from client_app.memory import keep_heap
 from client_app.methods import TRAINERS
 from client_app.personal_state import FileStore, MemoryStore, PersonalState, Store
@@ -19,12 +22,25 @@ from common.data import DataSpec, load_client_data
 from common.models import build_network, early_exit_macs, model_name
 from common.protocol import STATE_ROUND, Reply, Request
 from common.schema import SettingsError
-from common.settings import HETEROGENEOUS, Settings, check_model, parse_settings
+from common.settings import (
+    HETEROGENEOUS,
+    SINGLE_EXIT_MODELS,
+    Settings,
+    check_model,
+    parse_settings,
+)
+
+AUTO = "auto"
+"""Value of the node's ``model`` that leaves the choice to its memory."""
+_CHOICE = "auto-model"
 
 NODE_KEYS = {
     "client-name": "stable name of this client; default: folder or partition id",
     "data-path": "folder with this client's own `train` and `test` data",
-    "model": "this client's private network, for pfedes and standalone",
+    "model": (
+        "this client's private network, for pfedes and standalone; `auto`: the largest "
+        "of cnn-1 to cnn-5 that its free memory can train"
+    ),
     "device": "torch device; default: cuda where available, else cpu",
     "state-dir": "folder for personal states; default: in memory only",
     "partition-id": "which part of a common data set is this client's, from 0",
@@ -78,8 +94,16 @@ class NodeConfig:
         return node
 
 
-def open_client(settings: Settings, context: Context) -> Client:
-    """Load the data of this node's client and decide its name, model and device."""
+def open_client(
+    settings: Settings, context: Context, experiment: str | None = None
+) -> Client:
+    """Load the data of this node's client and decide its name, model and device.
+
+    Parameters
+    ----------
+    experiment
+        Its name where the settings leave that to the server.
+    """
     node = NodeConfig.parse(context.node_config)
     partition = None if node.partition_id < 0 else node.partition_id
     data = load_client_data(
@@ -95,7 +119,17 @@ def open_client(settings: Settings, context: Context) -> Client:
         keep_heap()
         if settings.training.cpu_threads:
             torch.set_num_threads(settings.training.cpu_threads)
-    return Client(name, _model(settings, node), data, device)
+    client = Client(name, _model(settings, node), data, device)
+    if client.model == AUTO:
+        return _with_model(settings, context, client, experiment)
+    return client
+
+
+def require_memory(settings: Settings, client: Client) -> None:
+    """Raise :class:`SettingsError` where this client has too little memory to train."""
+    plan = TRAINERS[settings.method](settings, client).first_plan()
+    if plan is not None:
+        plan.check()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +171,7 @@ def open_session(
     """
     settings = parse_settings(context.run_config)
     request = Request.from_records(message.content)
-    client = open_client(settings, context)
+    client = open_client(settings, context, request.experiment)
     trainer = TRAINERS[settings.method](settings, client)
     store = open_store(settings, context, request, client.name)
     lock = store.lock(str(context.node_id), message.metadata.ttl)
@@ -158,13 +192,19 @@ def open_store(
     settings: Settings, context: Context, request: Request, client: str
 ) -> Store:
     """Return where this client's personal state is kept."""
+    folder = _state_folder(settings, context, request.experiment)
+    if folder is None:
+        return MemoryStore(context.state)
+    return FileStore(folder, client, request.run, request.starts)
+
+
+def _state_folder(settings: Settings, context: Context, experiment: str) -> Path | None:
+    """Return where states are kept; None where they are kept in memory."""
     node = NodeConfig.parse(context.node_config)
     state_dir = node.state_dir or settings.run.state_dir
     if not state_dir:
-        return MemoryStore(context.state)
-    experiment = request.experiment or f"run-{context.run_id}"
-    folder = Path(state_dir).expanduser() / experiment
-    return FileStore(folder, client, request.run, request.starts)
+        return None
+    return Path(state_dir).expanduser() / (experiment or f"run-{context.run_id}")
 
 
 def label(context: Context) -> str:
@@ -182,9 +222,52 @@ def _partition_name(node: NodeConfig) -> str:
     return f"client-{node.partition_id:0{width}d}"
 
 
+def _with_model(
+    settings: Settings, context: Context, client: Client, experiment: str | None
+) -> Client:
+    """Give a client the network that it has already, else the largest that fits.
+
+    A personal state belongs to its network, so the choice is made once: before the
+    first training of a run.
+    """
+    folder = _state_folder(settings, context, experiment or settings.run.experiment)
+    model = FileStore(folder, client.name, run="").model() if folder else None
+    if model is None and _CHOICE in context.state:
+        model = str(context.state.config_records[_CHOICE]["model"])
+    if model is None:
+        client = _largest_that_fits(settings, client)
+    else:
+        client = replace(client, model=model)
+    context.state[_CHOICE] = ConfigRecord({"model": client.model})
+    return client
+
+
+def _largest_that_fits(settings: Settings, client: Client) -> Client:
+    """Give a client the largest network that trains `LEAST_PORTION` samples at once.
+
+    Where none does, the smallest one.
+    """
+    for model in SINGLE_EXIT_MODELS:  # from the largest to the smallest
+        client = replace(client, model=model)
+        plan = TRAINERS[settings.method](settings, client).first_plan()
+        if plan is None:
+            raise SettingsError(
+                [
+                    "node-config model = 'auto': this system does not tell how much "
+                    f"memory is free: choose one of {', '.join(SINGLE_EXIT_MODELS)}"
+                ]
+            )
+        if plan.portion >= min(plan.batch, LEAST_PORTION):
+            break
+    log(INFO, "Client %s, node-config model = 'auto': %s", client.name, plan)
+    return client
+
+
 def _model(settings: Settings, node: NodeConfig) -> str:
     model = node.model or settings.model
-    problems = check_model(model, settings)
+    # With `auto` every network of pFedES has to fit the run as the first one does.
+    checked = SINGLE_EXIT_MODELS[0] if node.model == AUTO else model
+    problems = check_model(checked, settings)
     if settings.shares in ("all", "backbone") and model != settings.model:
         problems.append(
             f"node-config model = {model!r}, but {settings.method} averages networks "

@@ -224,7 +224,7 @@ class FileStore:
         }
         content = save(state.arrays, metadata={_INFO: json.dumps(info)})
         name = f"round-{state.server_round:06d}.safetensors"
-        write_atomically(self._folder / name, content)
+        write_atomically(self._folder / name, content, private=True)
         stored = self._stored()
         needed = [
             path
@@ -235,6 +235,11 @@ class FileStore:
         for path in [*void, *needed[:-1]]:
             path.unlink()
         remove_leftovers(self._folder)
+
+    def model(self) -> str | None:
+        """Return the network that the newest state belongs to, whatever its run."""
+        stored = self._stored()
+        return str(stored[-1][1]["model"]) if stored else None
 
     def _stored(self) -> list[tuple[Path, dict[str, Any]]]:
         """Return what is stored, by round."""

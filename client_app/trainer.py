@@ -10,23 +10,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from logging import DEBUG, INFO
 
 import torch
+from flwr.common.logger import log
 from torch import Tensor, nn
 
 from client_app.assemble import personal_network, shared_names
 from client_app.batches import Batch, LocalData
-from client_app.evaluation import evaluate, latency
+from client_app.evaluation import BATCH_SIZE, evaluate, latency
+from client_app.footprint import COPIES, Footprint, Plan, footprint
 from client_app.losses import joint_cross_entropy
+from client_app.memory import free_memory
 from client_app.personal_state import PersonalState
 from client_app.training import train
 from common.data import ClientData, Split
-from common.models import logits_per_exit
+from common.models import build_network, logits_per_exit
 from common.protocol import LATENCY, NUM_EXAMPLES, TRAIN_LOSS, Reply, Request
 from common.seeding import derive_seed
 from common.settings import Settings
 from common.sharing import keys_to_share
 from common.state import State, read_state
+
+_FOOTPRINTS: dict[tuple[object, ...], Footprint] = {}
+"""What this process has measured: in a simulation it trains many clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +60,21 @@ class Trainer:
     def __init__(self, settings: Settings, client: Client) -> None:
         self.settings = settings
         self.client = client
+        self._network: nn.Module | None = None
 
     # ---- what a method may override ------------------------------------------------
 
     def loss(self, network: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of one batch: joint cross-entropy over the exits."""
+        return joint_cross_entropy(
+            logits_per_exit(network, batch.inputs), batch.targets
+        )
+
+    def heaviest_loss(self, network: nn.Module, batch: Batch) -> Tensor:
+        """Return a loss that keeps as much for its gradient as any in training.
+
+        For the estimate of memory; nothing has come from the server yet.
+        """
         return joint_cross_entropy(
             logits_per_exit(network, batch.inputs), batch.targets
         )
@@ -86,10 +103,12 @@ class Trainer:
         """
         training, seed = self.settings.training, self.settings.seed
         threshold = training.confidence_threshold
+        network.eval()
         metrics = evaluate(
             network,
             self.test_data,
             threshold,
+            batch_size=self.inference_batch,
             noise=training.evaluation_noise,
             seed=derive_seed(seed, "noise", self.client.name),
         )
@@ -110,7 +129,54 @@ class Trainer:
             request.shared,
             state.part("model") if state else None,
         )
-        return self.place(network)
+        self._network = self.place(network)
+        return self._network
+
+    @cached_property
+    def plan(self) -> Plan | None:
+        """How the network that was built fits into memory; None where nobody knows."""
+        return self._plan(self._network) if self._network is not None else None
+
+    def first_plan(self) -> Plan | None:
+        """Plan before there is a network, with one that has the same shapes."""
+        client = self.client
+        network = build_network(client.model, client.data.spec, seed=0)
+        return self._plan(self.place(network).eval(), copies=COPIES)
+
+    def _plan(self, network: nn.Module, **options: int) -> Plan | None:
+        client, spec = self.client, self.client.data.spec
+        free = free_memory(client.device)
+        if free is None:
+            return None
+        if client.device.type != "cpu":  # the data are still to come there
+            free -= client.data.train.inputs.nbytes
+        key = (type(self), client.model, spec, network.training)
+        if key not in _FOOTPRINTS:
+            _FOOTPRINTS[key] = footprint(
+                network,
+                lambda batch: self.heaviest_loss(network, batch),
+                spec,
+                client.device,
+            )
+        needs = _FOOTPRINTS[key]
+        batch = min(self.settings.training.batch_size, len(client.data.train))
+        return Plan(client.model, needs, free, batch, **options)
+
+    @property
+    def inference_batch(self) -> int:
+        """Samples that inference takes at once."""
+        if self.plan is None or self.plan.whole:
+            return BATCH_SIZE
+        return max(1, min(BATCH_SIZE, self.plan.portion))
+
+    def _portion(self) -> int | None:
+        """Return how many samples a step takes at once; None for whole batches."""
+        if self.plan is None:
+            return None
+        self.plan.check()
+        whole = self.plan.whole
+        log(DEBUG if whole else INFO, "Client %s: %s", self.client.name, self.plan)
+        return None if whole else self.plan.portion
 
     def place(self, module: nn.Module) -> nn.Module:
         """Move a module to the training device, convolutions in channels-last."""
@@ -155,6 +221,7 @@ class Trainer:
         Mean loss, and momentum by ``<purpose>.<parameter>``; the latter is empty where
         the optimizer state is fresh every round.
         """
+        portion = self._portion()
         training = self.settings.training
         personal = training.optimizer_state == "personal"
         seed = derive_seed(
@@ -171,6 +238,7 @@ class Trainer:
             learning_rate=(learning_rate or training.learning_rate) * decay,
             momentum=state.part(f"momentum.{purpose}") if state and personal else {},
             generator=torch.Generator().manual_seed(seed),
+            portion=portion,
         )
         if not personal:
             return mean_loss, {}

@@ -8,8 +8,11 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from logging import WARNING
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from flwr.common import log
 
 from common.files import write_atomically
 
@@ -44,7 +47,8 @@ def one_writer(folder: Path, name: str, remedy: str, patience: float) -> Iterato
     ------
     FolderError
         On entering: another one writes, or the same one for longer than the patience,
-        or the folder cannot be written.
+        or the folder cannot be written. Host and process of the other one are logged
+        here, since a client's error goes to the server.
     """
     from filelock import FileLock
 
@@ -79,10 +83,16 @@ def _acquire(
             holder = _holder(folder)
             if holder.get("name") == name and time.monotonic() < deadline:
                 continue
+            log(
+                WARNING,
+                "%s is held by process %s on %s",
+                folder,
+                holder.get("process", "?"),
+                holder.get("host", "?"),
+            )
             raise FolderError(
-                f"{folder} is in use by {holder.get('name', 'another one')} (process "
-                f"{holder.get('process', '?')} on {holder.get('host', '?')}), "
-                f"this is {name}: {remedy}"
+                f"{folder} is in use by {holder.get('name', 'another one')}, this is "
+                f"{name}: {remedy}"
             ) from None
 
 

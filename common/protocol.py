@@ -11,11 +11,13 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from flwr.common import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.common.constant import SType
 
 from common.settings import is_experiment_name
 from common.state import State
@@ -220,7 +222,7 @@ class Reply:
 
 def to_record(state: State) -> ArrayRecord:
     """Convert named arrays to a Flower record."""
-    return ArrayRecord({key: Array(value) for key, value in state.items()})
+    return ArrayRecord({key: _encode(value) for key, value in state.items()})
 
 
 def from_record(record: ArrayRecord) -> State:
@@ -235,17 +237,50 @@ def from_record(record: ArrayRecord) -> State:
     return {key: _decode(key, array) for key, array in record.items()}
 
 
+# NumPy writes and parses a header as Python source, equal ones again and again, so they
+# are kept.
+
+
+def _encode(value: npt.NDArray[np.generic]) -> Array:
+    """Return what ``Array(value)`` is."""
+    fortran_order = value.flags.f_contiguous and not value.flags.c_contiguous
+    header = _write_header(value.dtype, value.shape, fortran_order)
+    content = value.tobytes("F" if fortran_order else "C")
+    return Array(str(value.dtype), value.shape, SType.NUMPY, header + content)
+
+
+@lru_cache(maxsize=256)
+def _write_header(
+    dtype: np.dtype[np.generic], shape: tuple[int, ...], fortran_order: bool
+) -> bytes:
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        stream,
+        {
+            "descr": np.lib.format.dtype_to_descr(dtype),
+            "fortran_order": fortran_order,
+            "shape": shape,
+        },
+    )
+    return stream.getvalue()
+
+
 def _decode(key: str, array: Array) -> npt.NDArray[np.generic]:
-    stream = io.BytesIO(array.data)
+    size = 10 + int.from_bytes(array.data[8:10], "little")
     try:
-        if np.lib.format.read_magic(stream) != (1, 0):
-            raise ProtocolError(f"{key}: not of NumPy's format 1.0")
-        header = np.lib.format.read_array_header_1_0(stream)
-        shape, fortran_order, dtype = header
-        flat = np.frombuffer(array.data, dtype, offset=stream.tell())
+        shape, fortran_order, dtype = _read_header(array.data[:size])
+        flat = np.frombuffer(array.data, dtype, offset=size)
         return flat.reshape(shape, order="F" if fortran_order else "C")
     except (ValueError, TypeError) as error:
         raise ProtocolError(f"{key}: {error}") from error
+
+
+@lru_cache(maxsize=256)
+def _read_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[np.generic]]:
+    stream = io.BytesIO(header)
+    if np.lib.format.read_magic(stream) != (1, 0):
+        raise ValueError("not of NumPy's format 1.0")
+    return np.lib.format.read_array_header_1_0(stream)
 
 
 def _record(records: RecordDict, name: str, kind: type[R]) -> R:

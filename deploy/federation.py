@@ -174,12 +174,17 @@ class LocalFederation:
             self._groups.clear()
 
     def _start_group(
-        self, name: str, command: list[str], log: Path, cwd: Path
+        self,
+        name: str,
+        command: list[str],
+        log: Path,
+        cwd: Path,
+        prefix: Sequence[str] = (),
     ) -> ProcessGroup:
         cwd.mkdir(parents=True, exist_ok=True)
         group = self._groups[name] = ProcessGroup(
             f"{command[0]} {name}",
-            [str(EXECUTABLES / command[0]), *command[1:]],
+            [*prefix, str(EXECUTABLES / command[0]), *command[1:]],
             log=log,
             cwd=cwd,
             env=flower_environment(self._flower / "homes" / name),
@@ -274,7 +279,8 @@ class LocalFederation:
         if node.config:
             command.append(f"--node-config={format_config(node.config)}")
         cwd = self.workdir / "nodes" / name
-        self._start_group(name, command, log=self._node_log(name), cwd=cwd)
+        log = self._node_log(name)
+        self._start_group(name, command, log=log, cwd=cwd, prefix=node.prefix)
 
     def _wait_for_node(self, name: str) -> None:
         try:

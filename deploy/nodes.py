@@ -31,6 +31,8 @@ class NodeSpec:
     proxy; empty: SuperLink's own."""
     root_certificates: Path | None = None
     """Authority that the node trusts; None: the federation's own."""
+    prefix: tuple[str, ...] = ()
+    """Command that starts the SuperNode's, e.g. ``("nice", "-n", "10")``."""
 
     def __post_init__(self) -> None:
         """Check name and configuration."""

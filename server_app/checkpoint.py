@@ -12,6 +12,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from common.files import read_tensors, remove_leftovers, write_atomically
+from common.starts import read_starts, write_starts
 from common.state import State
 from server_app.errors import RunError
 
@@ -92,16 +93,11 @@ class CheckpointStore:
         CheckpointError
             The list of starts cannot be read.
         """
-        path = self._folder / "starts.json"
         try:
-            starts = json.loads(path.read_text()) if path.exists() else []
+            starts = [*read_starts(self._folder), server_round]
         except ValueError as error:
-            raise CheckpointError(
-                f"{path} is damaged ({error}): write the rounds after which the run "
-                "was started into it, at first [0]"
-            ) from error
-        starts = [*starts, server_round]
-        write_atomically(path, json.dumps(starts).encode())
+            raise CheckpointError(str(error)) from error
+        write_starts(self._folder, starts)
         return starts
 
     def oldest(self) -> int:

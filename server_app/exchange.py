@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 
 from flwr.common import Message
 from flwr.server import Grid
+from flwr.server.grid import InMemoryGrid
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5  # seconds between two looks for replies
-_IDLE, _LONGEST_IDLE = 4, 2.0
+_IDLE, _LONGEST_IDLE = 10, 2.0
 """A pause is this many times as long as the look before it took, up to so many seconds:
 looking for the replies of many clients does not keep SuperLink busy."""
+
+_PORTION = max(32, 8 * (os.cpu_count() or 1))
+"""Messages on their way at a time in a simulation, enough to keep its workers busy:
+there Flower looks through all of them again and again for each node."""
 
 _PATIENCE = 5.0
 """Seconds after which a reply that is still on its way is waited for beside others."""
@@ -38,12 +45,52 @@ def exchange(
         Called with node id and reason for each message that will have no valid reply:
         the client raised, is not reachable, or missed the deadline.
     """
-    messages = list(messages)
+    unsent = deque(messages)
+    del messages
+    portion = _PORTION if isinstance(grid, InMemoryGrid) else len(unsent)
     deadline = time.monotonic() + timeout
     waiting: dict[str, int] = {}
+    looks = Looks()
+    pause = _SHORTEST_PAUSE
+    while unsent or waiting:
+        late, arrived = time.monotonic() >= deadline, False
+        room = min(portion - len(waiting), len(unsent))
+        waiting |= _push(grid, [unsent.popleft() for _ in range(room)], on_failure)
+        looks.seconds = 0.0
+        for message_id, reply, problem in looks.over(grid, waiting, deadline):
+            node_id = waiting.pop(message_id)
+            if reply is None:
+                on_failure(node_id, f"its reply cannot be read: {problem}")
+            elif reply.has_error():
+                on_failure(node_id, reply.error.reason or "unknown error")
+            else:
+                yield reply
+            del reply
+            arrived = True
+        if late:
+            break
+        pause = _SHORTEST_PAUSE if arrived else min(pause * 1.5, _LONGEST_PAUSE)
+        pause = max(pause, min(_IDLE * looks.seconds, _LONGEST_IDLE))
+        if waiting:
+            time.sleep(max(0, min(pause, deadline - time.monotonic())))
+    for message in unsent:
+        on_failure(message.metadata.dst_node_id, f"not asked within {timeout:g} s")
+    for message_id, node_id in waiting.items():
+        if message_id in looks.unfinished:
+            reason = f"its reply was not complete within {timeout:g} s"
+        else:
+            reason = f"no reply within {timeout:g} s"
+        on_failure(node_id, reason)
+
+
+def _push(
+    grid: Grid, messages: list[Message], on_failure: Callable[[int, str], None]
+) -> dict[str, int]:
+    """Hand messages to SuperLink; return the node ids by message id."""
     pushed = list(grid.push_messages(messages)) if messages else []
     if len(pushed) != len(messages):  # e.g. none, where they are too large for gRPC
         pushed = [""] * len(messages)
+    waiting = {}
     for message, message_id in zip(messages, pushed, strict=True):
         node_id = message.metadata.dst_node_id
         if message_id:
@@ -54,82 +101,115 @@ def exchange(
                 "the message could not be handed to SuperLink, which takes none "
                 "larger than 2 GB; its log tells more",
             )
-    del messages
-    pulls: dict[str, _Pull] = {}
-    pause = _SHORTEST_PAUSE
-    while waiting:
-        start = time.monotonic()
-        late, arrived = start >= deadline, False
-        for message_id in list(waiting):
-            pull = pulls.pop(message_id, None) or _Pull(grid, message_id)
-            patience = min(_PATIENCE, max(deadline - time.monotonic(), 0.5))
-            if not pull.finished(0 if pull.slow else patience):
-                pulls[message_id] = pull
-                continue
-            if pull.problem is not None:
-                reason = f"its reply cannot be read: {pull.problem}"
-                on_failure(waiting.pop(message_id), reason)
-            for reply in pull.replies[:1]:
-                arrived = True
-                node_id = waiting.pop(message_id)
-                if reply.has_error():
-                    on_failure(node_id, reply.error.reason or "unknown error")
-                else:
-                    yield reply
-        if late:
-            break
-        now = time.monotonic()
-        if arrived:
-            pause = _SHORTEST_PAUSE
-        else:
-            idle = min(_IDLE * (now - start), _LONGEST_IDLE)
-            pause = max(min(pause * 1.5, _LONGEST_PAUSE), idle)
-        if waiting:
-            time.sleep(min(pause, max(deadline - now, 0)))
-    for message_id, node_id in waiting.items():
-        if message_id in pulls:
-            reason = f"its reply was not complete within {timeout:g} s"
-        else:
-            reason = f"no reply within {timeout:g} s"
-        on_failure(node_id, reason)
+    return waiting
 
 
-class _Pull:
-    """One look for one reply, in a thread of its own.
+class Looks:
+    """Looks for replies, one at a time.
 
     Where a client is cut off in the middle of its upload, Flower waits for the rest for
     up to two hours; nobody else shall wait with it.
+
+    Attributes
+    ----------
+    seconds
+        Time spent looking.
     """
 
-    def __init__(self, grid: Grid, message_id: str) -> None:
-        self.replies: list[Message] = []
-        self.slow = False
-        self.problem: Exception | None = None
-        """What is wrong with the reply itself."""
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(
-            target=self._run, args=(grid, message_id), daemon=True
-        )
-        self._thread.start()
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._slow: list[_Look] = []
 
-    def _run(self, grid: Grid, message_id: str) -> None:
+    @property
+    def unfinished(self) -> set[str]:
+        """Messages whose reply began to arrive and is not complete."""
+        return {look.message_id for look in self._slow}
+
+    def over(
+        self, grid: Grid, message_ids: Iterable[str], deadline: float
+    ) -> Iterator[tuple[str, Message | None, Exception | None]]:
+        """Look once for the reply to each message.
+
+        Parameters
+        ----------
+        deadline
+            On the monotonic clock; then a look takes half a second at most.
+
+        Yields
+        ------
+        Message id and the reply, or what is wrong with it, of each that is there.
+        """
+        unseen = deque(i for i in message_ids if i not in self.unfinished)
+        while True:
+            look = next((look for look in self._slow if not look.is_alive()), None)
+            if look is not None:
+                self._slow.remove(look)
+            elif unseen:
+                start = time.monotonic()
+                look = _Look(grid, unseen)
+                finished = look.wait(min(_PATIENCE, max(deadline - start, 0.5)))
+                self.seconds += time.monotonic() - start
+                if not finished:
+                    self._slow.append(look)
+                    continue
+            else:
+                return
+            if look.error is not None:
+                raise look.error
+            if look.reply is not None or look.problem is not None:
+                yield look.message_id, look.reply, look.problem
+
+
+class _Look(threading.Thread):
+    """Goes through messages, a queue of their ids, until it finds one's reply.
+
+    Attributes
+    ----------
+    message_id
+        The message whose reply is looked for now.
+    reply
+        The reply found.
+    problem
+        What is wrong with the reply itself.
+    error
+        What went wrong between us and SuperLink.
+    """
+
+    def __init__(self, grid: Grid, message_ids: deque[str]) -> None:
+        super().__init__(daemon=True)
+        self.message_id = ""
+        self.reply: Message | None = None
+        self.problem: Exception | None = None
+        self.error: BaseException | None = None
+        self._grid = grid
+        self._message_ids = message_ids
+        self._since = time.monotonic()
+        self.start()
+
+    def run(self) -> None:
         try:
-            self.replies = [
-                reply
-                for reply in grid.pull_messages([message_id])
-                if reply.metadata.reply_to_message_id == message_id
-            ]
+            while self.reply is None and self._next():
+                for reply in self._grid.pull_messages([self.message_id]):
+                    if reply.metadata.reply_to_message_id == self.message_id:
+                        self.reply = reply
         except (ValueError, LookupError, TypeError) as error:
             self.problem = error
         except BaseException as error:
-            self._error = error
+            self.error = error
 
-    def finished(self, patience: float) -> bool:
-        """Wait for at most `patience` seconds; raise what went wrong between us."""
-        self._thread.join(patience)
-        if self._thread.is_alive():
-            self.slow = True
+    def _next(self) -> bool:
+        try:
+            self.message_id = self._message_ids.popleft()
+        except IndexError:  # a slow look that goes on takes from the same queue
             return False
-        if self._error is not None:
-            raise self._error
+        self._since = time.monotonic()
+        return True
+
+    def wait(self, patience: float) -> bool:
+        """Wait until it ends; False where one reply alone takes longer."""
+        while self.is_alive():
+            left = self._since + patience - time.monotonic()
+            if left <= 0:
+                return False
+            self.join(left)
         return True

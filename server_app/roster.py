@@ -16,9 +16,15 @@ from flwr.server import Grid
 from common.protocol import Identity
 from common.versions import version_line
 from server_app.errors import TooFewClients, essence
+from server_app.exchange import Looks
 
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds between two looks for answers
 _LOG_INTERVAL = 10.0  # seconds between two lines about waiting
 _GRACE = 10.0  # seconds until nodes that all refused are not waited for any longer
+_PORTION = 100
+"""Nodes that are asked at a time: Flower's simulation looks through all messages on
+their way for every node. More are asked where these keep silent for as long as
+`_LOG_INTERVAL`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,8 @@ class Roster:
         self._timeout = timeout
         self._known: dict[int, Client] = {}
         self._asked: dict[str, int] = {}
+        self._heard = 0.0
+        self._looks = Looks()
         self._refused: dict[int, str] = {}
         self._warned: set[tuple[int, str]] = set()
         self._online: set[int] = set()
@@ -84,11 +92,11 @@ class Roster:
         minimum = self._minimum if first else 1
         self._refused.clear()
         start = reported = time.monotonic()
-        pause = 0.05
+        pause = _SHORTEST_PAUSE
         while True:
-            self._ask(grid)
-            self._hear(grid)
-            unanswered = first and bool(self._asked)
+            unasked = self._ask(grid)
+            heard = self._hear(grid, start + self._timeout)
+            unanswered = first and (unasked or bool(self._asked))
             enough = len(self.online) >= minimum
             now = time.monotonic()
             late = now - start > self._timeout
@@ -100,31 +108,40 @@ class Roster:
             if now - reported > _LOG_INTERVAL:
                 reported = now
                 log(INFO, "Waiting for clients: %s", self._status(minimum))
+            pause = _SHORTEST_PAUSE if heard else min(pause * 1.5, _LONGEST_PAUSE)
             time.sleep(pause)
-            pause = min(pause * 1.5, 1.0)
 
-    def _ask(self, grid: Grid) -> None:
+    def _ask(self, grid: Grid) -> bool:
+        """Ask a portion of the nodes not asked yet; return whether some are left."""
         self._online = set(grid.get_node_ids())
         pending = set(self._asked.values())
         new = self._online - self._known.keys() - pending - self._refused.keys()
-        if not new:
-            return
+        silent = time.monotonic() - self._heard > _LOG_INTERVAL
+        room = _PORTION if silent else _PORTION - len(pending)
+        if not new or room <= 0:
+            return bool(new)
+        told = {node_id for node_id, _ in self._warned}
+        chosen = sorted(new, key=lambda node_id: (node_id in told, node_id))[:room]
         messages = [
             Message(RecordDict(), node_id, MessageType.QUERY, ttl=self._timeout)
-            for node_id in sorted(new)
+            for node_id in chosen
         ]
         pushed = list(grid.push_messages(messages))
         if len(pushed) == len(messages):  # else none was taken; they are asked again
             for message, message_id in zip(messages, pushed, strict=True):
                 if message_id:
                     self._asked[message_id] = message.metadata.dst_node_id
+        self._heard = time.monotonic()
+        return len(chosen) < len(new)
 
-    def _hear(self, grid: Grid) -> None:
-        if not self._asked:
-            return
-        for reply in grid.pull_messages(list(self._asked)):
-            node_id = self._asked.pop(reply.metadata.reply_to_message_id, None)
-            if node_id is None:
+    def _hear(self, grid: Grid, deadline: float) -> bool:
+        """Take in the answers that are there; return whether there were any."""
+        heard = False
+        for message_id, reply, problem in self._looks.over(grid, self._asked, deadline):
+            node_id = self._asked.pop(message_id)
+            self._heard, heard = time.monotonic(), True
+            if reply is None:
+                self._refuse(node_id, f"its answer cannot be read: {problem}")
                 continue
             if reply.has_error():
                 self._refuse(node_id, essence(reply.error.reason or "no reason given"))
@@ -133,6 +150,7 @@ class Roster:
                 self._register(Client(node_id, Identity.from_records(reply.content)))
             except ValueError as error:
                 self._refuse(node_id, str(error))
+        return heard
 
     def _register(self, client: Client) -> None:
         for other in list(self._known.values()):

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest.mock import patch
 
 from benchmarks.records import Figure, compared
 from benchmarks.speed.federation_data import write_clients
@@ -41,13 +42,8 @@ def first_step() -> None:
     message = Message(request.to_records(), dst_node_id=1, message_type="train")
     assert from_record(message.content.array_records["arrays"]).keys() == shared.keys()
 
-    import torch
-
-    def stop(*_: object, **__: object) -> None:
-        raise SystemExit(0)
-
-    torch.optim.SGD.step = stop  # type: ignore[method-assign]
-    app(message, context)
+    with patch("client_app.training.sgd", side_effect=SystemExit):
+        app(message, context)
     raise AssertionError("no training step")
 
 

@@ -7,11 +7,12 @@ import os
 import time
 from pathlib import Path
 
-from flwr.common import ArrayRecord, Context, MetricRecord
+from flwr.clientapp import ClientApp
+from flwr.common import ArrayRecord, Context, Message, MetricRecord
 from flwr.server import Grid
 from flwr.serverapp import ServerApp
 
-from client_app.app import app as client
+from client_app import app
 from client_app.methods import TRAINERS
 from client_app.personal_state import PersonalState
 from client_app.trainer import Trainer
@@ -19,8 +20,6 @@ from common.protocol import Reply, Request, to_record
 from common.settings import parse_settings
 from common.sharing import initial_shared
 from server_app.methods import STRATEGIES
-
-__all__ = ["client", "server"]
 
 
 class NoOp(Trainer):
@@ -42,22 +41,26 @@ class NoOp(Trainer):
 
 
 TRAINERS["fedavg"] = NoOp
+client = ClientApp()
 server = ServerApp()
+
+
+# Functions of this module, so that the actors import it and train with NoOp.
+@client.query()
+def query(message: Message, context: Context) -> Message:
+    """Answer as the app does."""
+    return app.query(message, context)
+
+
+@client.train()
+def train(message: Message, context: Context) -> Message:
+    """Answer as the app does."""
+    return app.train(message, context)
 
 
 @server.main()
 def main(grid: Grid, context: Context) -> None:
     """Run FedAvg and note when each round ends."""
-    rounds = int(os.environ["OVERHEAD_ROUNDS"])
-    context.run_config.update(
-        {
-            "method": "fedavg",
-            "dataset": "cifar10",
-            "data-path": os.environ["OVERHEAD_DATA"],
-            "num-server-rounds": rounds,
-            "fraction-evaluate": 0.0,
-        }
-    )
     settings = parse_settings(context.run_config)
     stamps: list[float] = []
 
@@ -68,7 +71,7 @@ def main(grid: Grid, context: Context) -> None:
     STRATEGIES["fedavg"].create(settings).start(
         grid,
         to_record(initial_shared(settings)),
-        num_rounds=rounds,
+        num_rounds=settings.run.num_server_rounds,
         evaluate_fn=stamp,
     )
     Path(os.environ["OVERHEAD_STAMPS"]).write_text(json.dumps(stamps))

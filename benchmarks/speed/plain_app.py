@@ -36,7 +36,8 @@ def main(grid: Grid, context: Context) -> None:
     from common.models import build_network
     from common.settings import parse_settings
 
-    spec = data_spec(parse_settings({"dataset": "cifar10"}).data)
+    settings = parse_settings(context.run_config)
+    spec = data_spec(settings.data)
     network = build_network("convnet", spec, seed=0)
     stamps: list[float] = []
 
@@ -47,7 +48,7 @@ def main(grid: Grid, context: Context) -> None:
     FedAvg(fraction_train=1.0, fraction_evaluate=0.0).start(
         grid,
         ArrayRecord(network.state_dict()),
-        num_rounds=int(os.environ["OVERHEAD_ROUNDS"]),
+        num_rounds=settings.run.num_server_rounds,
         evaluate_fn=stamp,
     )
     Path(os.environ["OVERHEAD_STAMPS"]).write_text(json.dumps(stamps))

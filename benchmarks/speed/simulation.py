@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.process_watch import ProcessWatch
-from benchmarks.records import Figure
+from benchmarks.records import Figure, compared
 from benchmarks.speed.federation_data import settings_for, write_clients
 from benchmarks.speed.measure import timed
 from common.presets import merge
@@ -48,18 +48,13 @@ def whole(rounds: int = 40) -> list[Figure]:
                 cwd=APP,
             )
         )
-    what = f"simulation/X-FED, {rounds} rounds"
-    return [
-        Figure(name=f"{what}/app", value=ours, unit="s"),
-        Figure(name=f"{what}/research script", value=theirs, unit="s"),
-        Figure(
-            name=f"{what}/app : research script",
-            value=ours / theirs,
-            unit="x",
-            target="at most 0.6",
-            met=ours / theirs <= 0.6,
-        ),
-    ]
+    return compared(
+        f"simulation/X-FED, {rounds} rounds",
+        ("app", ours),
+        ("research script", theirs),
+        "s",
+        at_most=0.6,
+    )
 
 
 def scaling(rounds: int = 20, trained: int = 10) -> list[Figure]:
@@ -89,20 +84,11 @@ def scaling(rounds: int = 20, trained: int = 10) -> list[Figure]:
                     )
                 )
             memory[clients] = max(s.private() for s in watch.samples) / 2**20
-    growth = seconds[1000] / seconds[10]
     what = f"scaling/{trained} clients train in each of {rounds} rounds"
+    few, many = "of 10", "of 1,000"
     return [
-        Figure(name=f"{what}/of 10", value=seconds[10], unit="s"),
-        Figure(name=f"{what}/of 1,000", value=seconds[1000], unit="s"),
-        Figure(
-            name=f"{what}/1,000 : 10",
-            value=growth,
-            unit="x",
-            target="less than 1.3",
-            met=growth < 1.3,
-        ),
-        Figure(name=f"{what}/of 10, memory", value=memory[10], unit="MiB"),
-        Figure(name=f"{what}/of 1,000, memory", value=memory[1000], unit="MiB"),
+        *compared(what, (many, seconds[1000]), (few, seconds[10]), "s", at_most=1.3),
+        *compared(f"{what}, memory", (many, memory[1000]), (few, memory[10]), "MiB"),
     ]
 
 
@@ -117,6 +103,11 @@ publisher = "benchmark"
 serverapp = "{module}:server"
 clientapp = "{module}:client"
 [tool.flwr.app.config]
+method = "fedavg"
+dataset = "cifar10"
+data-path = "{data}"
+num-server-rounds = {rounds}
+fraction-evaluate = 0.0
 """
 
 
@@ -130,7 +121,9 @@ def overhead(clients: int = 100, rounds: int = 12) -> list[Figure]:
             app.mkdir()
             source = Path(__file__).with_name(f"{module}.py").read_text()
             (app / f"{module}.py").write_text(source)
-            (app / "pyproject.toml").write_text(_PYPROJECT.format(module=module))
+            (app / "pyproject.toml").write_text(
+                _PYPROJECT.format(module=module, data=data, rounds=rounds)
+            )
             stamps = Path(temporary, f"{module}.json")
             subprocess.run(
                 [
@@ -144,27 +137,17 @@ def overhead(clients: int = 100, rounds: int = 12) -> list[Figure]:
                 env={
                     **os.environ,
                     "PYTHONPATH": str(APP),
-                    "OVERHEAD_DATA": str(data),
                     "OVERHEAD_STAMPS": str(stamps),
-                    "OVERHEAD_ROUNDS": str(rounds),
                     "FLWR_TELEMETRY_ENABLED": "0",
                 },
             )
             times = json.loads(stamps.read_text())
             warm = times[2:]  # every actor has imported all by then
             spent[module] = (warm[-1] - warm[0]) / (len(warm) - 1) / clients * 1e3
-    ratio = spent["noop_app"] / spent["plain_app"]
-    what = f"overhead/{clients} clients that do nothing"
-    return [
-        Figure(name=f"{what}/app", value=spent["noop_app"], unit="ms per client"),
-        Figure(
-            name=f"{what}/plain FedAvg", value=spent["plain_app"], unit="ms per client"
-        ),
-        Figure(
-            name=f"{what}/app : plain FedAvg",
-            value=ratio,
-            unit="x",
-            target="at most 1.1",
-            met=ratio <= 1.1,
-        ),
-    ]
+    return compared(
+        f"overhead/{clients} clients that do nothing",
+        ("app", spent["noop_app"]),
+        ("plain FedAvg", spent["plain_app"]),
+        "ms per client",
+        at_most=1.1,
+    )

@@ -52,6 +52,14 @@ class PFedES(Trainer):
         new_state = self.remember(private, momentum, request, state)
         return self.reply(extractor, loss), new_state
 
+    def heaviest_loss(self, network: nn.Module, batch: Batch) -> Tensor:
+        """Return step 1's loss with all that step 2 keeps of G: more than either."""
+        extractor = build_extractor(self.client.data.spec, seed=self.settings.seed)
+        enhanced = self.place(extractor)(batch.inputs)
+        return _private_loss(
+            network, batch, enhanced, self.settings.of(PFedESSettings).mu
+        )
+
     def extractor(self, request: Request) -> nn.Module:
         """Build G(θ) as received."""
         extractor = build_extractor(self.client.data.spec, seed=self.settings.seed)
@@ -70,16 +78,22 @@ class PFedES(Trainer):
         mu = self.settings.of(PFedESSettings).mu
 
         def step_1(batch: Batch) -> Tensor:
-            """ℓ_ω = (1-μ)·CE(F_k(x), y) + μ·CE(F_k(G(x)), y)."""
             with torch.no_grad():
                 enhanced = extractor(batch.inputs)
-            plain_loss = joint_cross_entropy(
-                logits_per_exit(private, batch.inputs), batch.targets
-            )
-            enhanced_loss = joint_cross_entropy(
-                logits_per_exit(private, enhanced), batch.targets
-            )
-            return (1 - mu) * plain_loss + mu * enhanced_loss
+            return _private_loss(private, batch, enhanced, mu)
 
         with frozen(extractor):
             return self.fit(private, step_1, request, state, epochs=epochs)
+
+
+def _private_loss(
+    private: nn.Module, batch: Batch, enhanced: Tensor, mu: float
+) -> Tensor:
+    """ℓ_ω = (1-μ)·CE(F_k(x), y) + μ·CE(F_k(G(x)), y)."""
+    plain_loss = joint_cross_entropy(
+        logits_per_exit(private, batch.inputs), batch.targets
+    )
+    enhanced_loss = joint_cross_entropy(
+        logits_per_exit(private, enhanced), batch.targets
+    )
+    return (1 - mu) * plain_loss + mu * enhanced_loss

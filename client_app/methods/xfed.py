@@ -21,8 +21,6 @@ from common.protocol import ProtocolError, Reply, Request
 from common.settings import XFedSettings
 from common.state import State, read_state, write_state
 
-_TEACHER_BATCH = 64
-
 
 class XFed(Trainer):
     """Trains the backbone, the last exit and the students; shallow exits stay here."""
@@ -46,7 +44,7 @@ class XFed(Trainer):
         kd_weight = xfed.lambda_ / (num_exits if xfed.kd_weight == "paper" else 1)
         distils = len(students) > 1 and kd_weight > 0
 
-        teacher = _Teacher(self.training_data)
+        teacher = _Teacher(self.training_data, self.inference_batch)
         if xfed.last_exit == "aggregated":
             write_state(network, teacher_exit)
         if distils and xfed.teacher == "frozen":
@@ -85,8 +83,9 @@ class _Teacher:
     its logits are the same in every epoch and are computed once.
     """
 
-    def __init__(self, data: LocalData) -> None:
+    def __init__(self, data: LocalData, batch_size: int) -> None:
         self._data = data
+        self._batch_size = batch_size
         self._frozen: nn.Module | None = None
         self._stored: Tensor | None = None
 
@@ -99,7 +98,7 @@ class _Teacher:
         if self._data.augmented:
             self._frozen = frozen
         else:
-            portions = self._data.ordered(_TEACHER_BATCH)
+            portions = self._data.ordered(self._batch_size)
             self._stored = torch.cat([_last_logits(frozen, b) for b in portions])
 
     def logits(self, batch: Batch, *, live: Tensor | None) -> Tensor:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, Literal
 
@@ -22,6 +24,8 @@ IMAGE_SUFFIXES: Final = frozenset(
     (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
 )
 _FORMATS: Final[dict[str, Format]] = {".parquet": "Parquet", ".npz": "npz"}
+_SETTLED: Final = 2_000_000_000
+"""Nanoseconds after which a change of a folder has changed its time for sure."""
 _FOLDER: Final = re.compile(r"(train)|test|val(?:id(?:ation)?)?")
 _FILE_STEM: Final = re.compile(rf"(?:{_FOLDER.pattern})(?:[-_.].*)?")
 
@@ -71,8 +75,8 @@ def find_parts(folder: Path) -> list[Part]:
     if not folder.is_dir():
         raise ValueError(f"data-path: there is no folder {folder}")
     files: dict[tuple[PartName, Format], list[tuple[Path, str]]] = {}
-    for entry in _sorted(folder):
-        if entry.is_dir() and (match := _FOLDER.fullmatch(entry.name)):
+    for entry, is_folder in _entries(folder):
+        if is_folder and (match := _FOLDER.fullmatch(entry.name)):
             files.setdefault((_part(match), "image folder"), []).extend(_images(entry))
         elif (kind := _FORMATS.get(entry.suffix)) and (
             match := _FILE_STEM.fullmatch(entry.stem)
@@ -97,16 +101,33 @@ def find_parts(folder: Path) -> list[Part]:
 
 def client_folders(root: Path) -> list[Path]:
     """Return the folders in `root` in natural order, hidden ones left out."""
-    return [entry for entry in _sorted(root.expanduser().absolute()) if entry.is_dir()]
+    entries = _entries(root.expanduser().absolute())
+    return [entry for entry, is_folder in entries if is_folder]
 
 
 def _part(match: re.Match[str]) -> PartName:
     return "train" if match[1] else "test"
 
 
-def _sorted(folder: Path) -> list[Path]:
-    visible = (entry for entry in folder.iterdir() if entry.name[0] not in "._")
-    return sorted(visible, key=lambda entry: natural_key(entry.name))
+def _entries(folder: Path) -> Sequence[tuple[Path, bool]]:
+    """Return what is in a folder, in natural order, and whether it is a folder.
+
+    A simulated client looks into the folder of all clients for every message, so a list
+    is kept until the folder changes.
+    """
+    changed = folder.stat().st_mtime_ns
+    settled = time.time_ns() - changed > _SETTLED
+    return (_kept_list if settled else _list)(folder, changed)
+
+
+def _list(folder: Path, changed: int) -> Sequence[tuple[Path, bool]]:
+    with os.scandir(folder) as found:
+        visible = [(e.name, e.is_dir()) for e in found if e.name[0] not in "._"]
+    visible.sort(key=lambda entry: natural_key(entry[0]))
+    return [(folder / name, is_folder) for name, is_folder in visible]
+
+
+_kept_list = lru_cache(maxsize=16)(_list)
 
 
 def _images(folder: Path) -> Iterator[tuple[Path, str]]:

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +26,7 @@ def data(samples: int = 8) -> LocalData:
 
 def fit(module: nn.Module, loss: Any, samples: int = 8, **changes: Any) -> Any:
     momentum = changes.pop("momentum_state", {})
+    portion = changes.pop("portion", None)
     settings = TrainingSettings(**{"batch_size": 8, "weight_decay": 0.0, **changes})
     return train(
         module,
@@ -33,6 +37,7 @@ def fit(module: nn.Module, loss: Any, samples: int = 8, **changes: Any) -> Any:
         learning_rate=0.5,
         momentum=momentum,
         generator=torch.Generator().manual_seed(0),
+        portion=portion,
     )
 
 
@@ -140,3 +145,59 @@ def test_epochs_differ_and_generators_decide() -> None:
     assert first != second
     assert order(0) == [first, second]
     assert order(1) != [first, second]
+
+
+def small_net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+
+
+def fit_net(portion: int | None) -> tuple[nn.Module, float, Any, list[int]]:
+    module, sizes = small_net(), []
+
+    def loss(batch: Batch) -> torch.Tensor:
+        sizes.append(len(batch.targets))
+        return nn.functional.cross_entropy(module(batch.inputs), batch.targets)
+
+    # Batches of 8, 8 and, with the sample that is left over, 9.
+    value, momentum = fit(module, loss, samples=25, max_grad_norm=1, portion=portion)
+    return module, value, momentum, sizes
+
+
+def test_a_step_in_portions_is_the_same_step() -> None:
+    whole, loss, momentum, _ = fit_net(None)
+    split, split_loss, split_momentum, sizes = fit_net(3)
+    assert sizes == [3, 3, 2, 3, 3, 2, 3, 3, 3]
+    assert split_loss == pytest.approx(loss, rel=1e-6)
+    for (name, value), other in zip(
+        whole.named_parameters(), split.parameters(), strict=True
+    ):
+        torch.testing.assert_close(value, other, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            momentum[name], split_momentum[name], rtol=1e-4, atol=1e-6
+        )
+
+
+def test_gradient_of_portions_by_hand() -> None:
+    # The mean of 25 samples' gradients, though the last of 7, 7, 7, 4 weighs less.
+    module = weight()
+    values = torch.arange(25.0)
+
+    def loss(batch: Batch) -> torch.Tensor:
+        return (module.weight.sum() * values[batch.rows]).mean()
+
+    _, momentum = fit(module, loss, samples=25, batch_size=25, portion=7)
+    np.testing.assert_allclose(momentum["weight"], [[12.0, 12.0]], rtol=1e-6)
+
+
+def test_training_leaves_pytorch_s_compiler_unloaded() -> None:
+    # It takes seconds to load, and every message to a deployed client is a new process.
+    code = """
+import sys, torch
+from test_training import fit, weight
+module = weight()
+fit(module, lambda _: module.weight.sum(), max_grad_norm=1, momentum=0.9)
+assert float(module.weight.sum()) < 2, "not trained"
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parent)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from pathlib import Path
@@ -10,19 +11,24 @@ import pytest
 from common.locks import FolderError, one_writer
 
 
-def test_the_holder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_holder_is_named_and_its_process_only_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logged: list[str] = []
     monkeypatch.setattr("common.locks._MOMENT", 0.1)
+    monkeypatch.setattr(
+        "common.locks.log", lambda _, text, *values: logged.append(text % values)
+    )
     folder = tmp_path / "new" / "folder"
     with (
         one_writer(folder, "run 7", "", patience=0),
-        pytest.raises(
-            FolderError,
-            match=rf"folder is in use by run 7 \(process {os.getpid()} on .*\), this "
-            "is run 8: wait",
-        ),
+        pytest.raises(FolderError) as raised,
         one_writer(folder, "run 8", "wait", patience=600),
     ):
         pytest.fail("two writers at a time")
+    assert str(raised.value) == f"{folder} is in use by run 7, this is run 8: wait"
+    held = f"{folder} is held by process {os.getpid()} on {socket.gethostname()}"
+    assert logged == [held]
     with one_writer(folder, "run 8", "", patience=0):
         pass
 

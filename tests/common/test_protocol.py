@@ -4,7 +4,7 @@ import io
 
 import numpy as np
 import pytest
-from flwr.common import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.common import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
 from common.protocol import (
     Identity,
@@ -136,6 +136,23 @@ def test_unreadable_arrays_are_named(content: bytes) -> None:
     records = RecordDict({"metrics": MetricRecord({"n": 1}), "arrays": record})
     with pytest.raises(ProtocolError, match="arrays: 0: "):
         Reply.from_records(records)
+
+
+def test_arrays_are_written_as_flower_writes_them() -> None:
+    state = {
+        **STATE,
+        "columns": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        "strided": np.arange(10, dtype=np.int64)[::3],
+        "empty": np.zeros((0, 4), np.float32),
+    }
+    for value in state.values():
+        written, expected = to_record({"x": value})["x"], Array(value)
+        assert (written.dtype, written.shape, written.stype, written.data) == (
+            expected.dtype,
+            expected.shape,
+            expected.stype,
+            expected.data,
+        )
 
 
 def test_array_layouts() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from local_grid import NEVER, LocalGrid
 
 from common.protocol import Reply, Request, from_record, refusal
 from server_app.errors import QuorumMissed, TooFewClients, essence
-from server_app.exchange import exchange
 from server_app.methods import FedAvg
 from server_app.results import Results
 
@@ -327,90 +325,6 @@ def test_results_folder(tmp_path: Path) -> None:
     assert roster["client-1"]["num_train"] == 2
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["ended"], summary["rounds"]) == ("finished", 2)
-
-
-def test_replies_are_fetched_one_by_one_and_not_hoarded() -> None:
-    grid = toy.grid(6)
-    asked: list[list[str]] = []
-    pull = grid.pull_messages
-
-    def counting(ids: Any) -> Any:
-        asked.append(list(ids))
-        return pull(asked[-1])
-
-    grid.pull_messages = counting  # type: ignore[method-assign]
-    replies = exchange(
-        grid,
-        requests(grid),
-        timeout=5,
-        on_failure=lambda *_: pytest.fail("no failure expected"),
-    )
-    next(replies)
-    assert len(asked) == 1
-    assert len(list(replies)) == 5
-    assert all(len(ids) == 1 for ids in asked)
-
-
-def requests(grid: LocalGrid) -> list[Message]:
-    request = Request(experiment="", run="", server_round=1, shared=toy.INITIAL)
-    return [
-        Message(request.to_records(), node, "train") for node in grid.get_node_ids()
-    ]
-
-
-def test_an_upload_that_broke_off_holds_up_nobody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # Flower waits inside pull_messages for the rest of a reply, for up to two hours.
-    monkeypatch.setattr("server_app.exchange._PATIENCE", 0.05)
-    grid = toy.grid(3)
-    node = grid.node("client-1")
-    pull, never = grid.pull_messages, threading.Event()
-
-    def broken_off(ids: Any) -> Any:
-        [message_id] = ids
-        if grid._pending[message_id].metadata.dst_node_id == node:
-            never.wait()
-        return pull([message_id])
-
-    grid.pull_messages = broken_off  # type: ignore[method-assign]
-    failures: dict[int, str] = {}
-    replies = list(
-        exchange(grid, requests(grid), timeout=0.6, on_failure=failures.__setitem__)
-    )
-    never.set()
-    assert len(replies) == 2
-    assert failures == {node: "its reply was not complete within 0.6 s"}
-
-
-def test_an_error_of_the_grid_is_not_swallowed() -> None:
-    grid = toy.grid(2)
-
-    def broken(ids: Any) -> Any:
-        raise ConnectionError("SuperLink has ended the run")
-
-    grid.pull_messages = broken  # type: ignore[method-assign]
-    with pytest.raises(ConnectionError, match="has ended the run"):
-        list(exchange(grid, requests(grid), timeout=5, on_failure=lambda *_: None))
-
-
-def test_a_reply_that_cannot_be_read_is_that_clients_failure() -> None:
-    grid = toy.grid(2)
-    pull, node = grid.pull_messages, sorted(grid.get_node_ids())[0]
-
-    def damaged(ids: Any) -> Any:
-        for reply in pull(ids):
-            if reply.metadata.src_node_id == node:
-                raise ValueError("an object is missing")
-            yield reply
-
-    grid.pull_messages = damaged  # type: ignore[method-assign]
-    failures: dict[int, str] = {}
-    replies = list(
-        exchange(grid, requests(grid), timeout=5, on_failure=failures.__setitem__)
-    )
-    assert len(replies) == 1
-    assert failures == {node: "its reply cannot be read: an object is missing"}
 
 
 def refusing(*names: str) -> Any:

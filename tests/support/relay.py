@@ -45,6 +45,7 @@ class Relay:
         self._flowing = threading.Event()
         self._flowing.set()
         self._refusing = self._closed = False
+        self._limit: int | None = None
         self._server = socket.create_server((host, 0))
         port = self._server.getsockname()[1]
         self.address: tuple[str, int] = (host, port)
@@ -80,6 +81,15 @@ class Relay:
         else:
             self._refusing = True
             self._drop()
+
+    def cut_after(self, count: int) -> None:
+        """Cut the link silently when so many more bytes have gone up."""
+        with self._lock:
+            self._limit = self.bytes_up + count
+
+    @property
+    def is_cut(self) -> bool:
+        return self._refusing or not self._flowing.is_set()
 
     def restore(self) -> None:
         """Let everything pass again; what was sent into a silent cut arrives late."""
@@ -135,6 +145,9 @@ class Relay:
                         kept += block
                     if up:
                         self.bytes_up += len(block)
+                        if self._limit is not None and self.bytes_up >= self._limit:
+                            self._limit = None
+                            self._flowing.clear()
                     else:
                         self.bytes_down += len(block)
         _close(source, sink)

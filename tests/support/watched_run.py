@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -86,12 +87,14 @@ class WatchedRun:
     def wait(self) -> RunResult:
         return self._run.wait(PATIENCE, echo=False)
 
-    def finish(self, **changes: Any) -> RunResult:
-        """End the run after one more round, in which all are evaluated."""
+    def stop(self) -> None:
         self._run.stop()
-        self._run.wait(PATIENCE, echo=False)
-        self.resume(num_server_rounds=self.last_round + 1, **changes)
-        return self.wait()
+        self.wait()
+
+    def kill_server_app(self) -> None:
+        """Kill the process that holds the results folder, and nothing else."""
+        holder = json.loads((self.folder / ".holder.json").read_text())
+        os.kill(holder["process"], signal.SIGKILL)
 
     @property
     def last_round(self) -> int:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,15 @@ def test_client_folders_without_hidden_ones(tmp_path):
     touch(tmp_path / "tokenizer.json")
     assert [f.name for f in client_folders(tmp_path)] == ["c9", "c10"]
     assert find_parts(tmp_path) == []
+
+
+def test_a_list_that_was_kept_follows_the_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("common.data.files._SETTLED", 0)
+    (tmp_path / "client-0").mkdir()
+    os.utime(tmp_path, ns=(1, 1))
+    assert [folder.name for folder in client_folders(tmp_path)] == ["client-0"]
+    assert client_folders(tmp_path) == client_folders(tmp_path)
+    (tmp_path / "client-1").mkdir()
+    os.utime(tmp_path, ns=(2, 2))
+    names = [folder.name for folder in client_folders(tmp_path)]
+    assert names == ["client-0", "client-1"]

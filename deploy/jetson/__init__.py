@@ -1,0 +1,1 @@
+"""Jetson boards: installation, and checks that need no board."""

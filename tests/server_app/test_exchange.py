@@ -1,0 +1,124 @@
+"""Sending and taking in: who is late, slow or damaged holds up nobody else."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import toy
+from flwr.common import Message
+from local_grid import LocalGrid
+
+from common.protocol import Request
+from server_app.exchange import exchange
+
+
+def requests(grid: LocalGrid) -> list[Message]:
+    request = Request(experiment="", run="", server_round=1, shared=toy.INITIAL)
+    return [
+        Message(request.to_records(), node, "train") for node in grid.get_node_ids()
+    ]
+
+
+def test_replies_are_fetched_one_by_one_and_not_hoarded() -> None:
+    grid = toy.grid(6)
+    asked: list[list[str]] = []
+    pull = grid.pull_messages
+
+    def counting(ids: Any) -> Any:
+        asked.append(list(ids))
+        return pull(asked[-1])
+
+    grid.pull_messages = counting  # type: ignore[method-assign]
+    replies = exchange(
+        grid,
+        requests(grid),
+        timeout=5,
+        on_failure=lambda *_: pytest.fail("no failure expected"),
+    )
+    next(replies)
+    assert len(asked) == 1
+    assert len(list(replies)) == 5
+    assert all(len(ids) == 1 for ids in asked)
+
+
+def break_off(
+    grid: LocalGrid, node: int, monkeypatch: pytest.MonkeyPatch
+) -> threading.Event:
+    """Let the upload of one node stop in the middle until the event is set."""
+    # Flower waits inside pull_messages for the rest of a reply, for up to two hours.
+    monkeypatch.setattr("server_app.exchange._PATIENCE", 0.05)
+    pull, rest = grid.pull_messages, threading.Event()
+
+    def broken_off(ids: Any) -> Any:
+        [message_id] = ids
+        if grid._pending[message_id].metadata.dst_node_id == node:
+            rest.wait()
+        return pull([message_id])
+
+    monkeypatch.setattr(grid, "pull_messages", broken_off)
+    return rest
+
+
+def test_an_upload_that_broke_off_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grid = toy.grid(3)
+    node = grid.node("client-1")
+    rest = break_off(grid, node, monkeypatch)
+    failures: dict[int, str] = {}
+    replies = list(
+        exchange(grid, requests(grid), timeout=0.6, on_failure=failures.__setitem__)
+    )
+    rest.set()
+    assert len(replies) == 2
+    assert failures == {node: "its reply was not complete within 0.6 s"}
+
+
+def test_a_slow_upload_counts_once_it_is_complete(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grid = toy.grid(3)
+    node = grid.node("client-1")
+    rest = break_off(grid, node, monkeypatch)
+    replies = exchange(
+        grid,
+        requests(grid),
+        timeout=600,
+        on_failure=lambda *_: pytest.fail("no failure expected"),
+    )
+    first = {next(replies).metadata.src_node_id for _ in range(2)}
+    assert first == {grid.node("client-0"), grid.node("client-2")}
+    rest.set()
+    assert [reply.metadata.src_node_id for reply in replies] == [node]
+
+
+def test_an_error_of_the_grid_is_not_swallowed() -> None:
+    grid = toy.grid(2)
+
+    def broken(ids: Any) -> Any:
+        raise ConnectionError("SuperLink has ended the run")
+
+    grid.pull_messages = broken  # type: ignore[method-assign]
+    with pytest.raises(ConnectionError, match="has ended the run"):
+        list(exchange(grid, requests(grid), timeout=5, on_failure=lambda *_: None))
+
+
+def test_a_reply_that_cannot_be_read_is_that_clients_failure() -> None:
+    grid = toy.grid(2)
+    pull, node = grid.pull_messages, sorted(grid.get_node_ids())[0]
+
+    def damaged(ids: Any) -> Any:
+        for reply in pull(ids):
+            if reply.metadata.src_node_id == node:
+                raise ValueError("an object is missing")
+            yield reply
+
+    grid.pull_messages = damaged  # type: ignore[method-assign]
+    failures: dict[int, str] = {}
+    replies = list(
+        exchange(grid, requests(grid), timeout=5, on_failure=failures.__setitem__)
+    )
+    assert len(replies) == 1
+    assert failures == {node: "its reply cannot be read: an object is missing"}

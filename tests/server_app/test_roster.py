@@ -1,0 +1,79 @@
+"""Who takes part, and how nodes are asked."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+import toy
+from flwr.common import Context, Message
+from local_grid import NEVER, LocalGrid
+
+from server_app.roster import Roster
+
+
+def names(roster: Roster) -> list[str]:
+    return [client.name for client in roster.online]
+
+
+def test_nodes_are_asked_in_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("server_app.roster._PORTION", 2)
+    grid, portions = toy.grid(5), []
+    push = grid.push_messages
+
+    def counting(messages: Iterable[Message]) -> Iterable[str]:
+        messages = list(messages)
+        portions.append(len(messages))
+        return push(messages)
+
+    monkeypatch.setattr(grid, "push_messages", counting)
+    roster = Roster(minimum=2, timeout=600)
+    clients, news = roster.refresh(grid)
+    # All that are connected are waited for, though two would do.
+    assert [client.name for client in clients] == [f"client-{i}" for i in range(5)]
+    assert news
+    assert portions == [2, 2, 1]
+
+
+def test_silent_nodes_do_not_keep_others_from_being_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("server_app.roster._PORTION", 1)
+    monkeypatch.setattr("server_app.roster._LOG_INTERVAL", 0.05)
+    grid = toy.grid(3)
+    ordinary, silent = toy.handler(), min(grid.contexts)  # it is asked first
+
+    def handle(message: Message, context: Context) -> Message:
+        if message.metadata.dst_node_id == silent:
+            return NEVER  # type: ignore[return-value]
+        return ordinary(message, context)
+
+    grid._handler = handle
+    roster = Roster(minimum=2, timeout=2)
+    roster.refresh(grid)
+    assert sorted(names(roster)) == sorted(
+        label for node, label in grid.labels.items() if node != silent
+    )
+
+
+def test_an_answer_that_broke_off_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("server_app.exchange._PATIENCE", 0.05)
+    grid: LocalGrid = toy.grid(3)
+    node, rest = grid.node("client-1"), threading.Event()
+    pull = grid.pull_messages
+
+    def broken_off(ids: Any) -> Any:
+        [message_id] = ids
+        if grid._pending[message_id].metadata.dst_node_id == node:
+            rest.wait()
+        return pull([message_id])
+
+    monkeypatch.setattr(grid, "pull_messages", broken_off)
+    roster = Roster(minimum=2, timeout=1)
+    roster.refresh(grid)
+    assert names(roster) == ["client-0", "client-2"]
+    rest.set()
