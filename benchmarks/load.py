@@ -150,9 +150,7 @@ def run_figures(prefix: str, folder: Path, rounds: int, left: int) -> list[Figur
     summary = json.loads((run / "summary.json").read_text())
     records = [json.loads(x) for x in (run / "rounds.jsonl").read_text().splitlines()]
     plain = [r["seconds"] for r in records if "evaluate" not in r]
-    # A file that is written atomically has a hidden name until it is complete.
-    hidden = [path for path in folder.rglob(".*") if path.is_file()]
-    stray = [path for path in hidden if path.name != ".lock"]
+    stray = list(folder.rglob(".*.tmp"))  # what was not written to its end
     checks: list[tuple[str, float, str]] = [
         ("rounds", summary["rounds"], f"{rounds}"),
         ("failures", summary["failures"], "0"),

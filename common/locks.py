@@ -10,16 +10,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from logging import WARNING
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from flwr.common import log
-
-from common.files import write_atomically
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-_MOMENT = 2.0  # seconds after which a holder by another name is taken for real
+HOLDER: Final = ".holder.json"
+"""Who writes to a folder, or did last; for messages only."""
+
+_MOMENT: Final = 2.0  # seconds after which a holder by another name is taken for real
 
 
 class FolderError(ValueError):
@@ -57,7 +58,7 @@ def one_writer(folder: Path, name: str, remedy: str, patience: float) -> Iterato
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _acquire(lock, folder, name, remedy, time.monotonic() + patience)
-        write_atomically(folder / ".holder.json", json.dumps(me).encode())
+        (folder / HOLDER).write_text(json.dumps(me))
     except OSError as error:
         lock.release()
         raise FolderError(
@@ -98,7 +99,7 @@ def _acquire(
 
 def _holder(folder: Path) -> dict[str, Any]:
     try:
-        holder = json.loads((folder / ".holder.json").read_text())
+        holder = json.loads((folder / HOLDER).read_text())
     except (OSError, ValueError):
         return {}
     return holder if isinstance(holder, dict) else {}

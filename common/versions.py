@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from functools import cache
 from importlib import metadata
 
 _PACKAGES = ("flower-personalized", "flwr", "torch", "numpy")
@@ -19,6 +20,7 @@ def versions() -> dict[str, str]:
     return found
 
 
+@cache
 def version_line() -> str:
     """Return all versions in one line."""
     return ", ".join(f"{name} {version}" for name, version in versions().items())

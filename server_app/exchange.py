@@ -139,6 +139,13 @@ class Looks:
         ------
         Message id and the reply, or what is wrong with it, of each that is there.
         """
+        if isinstance(grid, InMemoryGrid):  # a reply is here as a whole or not at all
+            start = time.monotonic()
+            replies = list(grid.pull_messages(list(message_ids)))
+            self.seconds += time.monotonic() - start
+            for reply in replies:
+                yield reply.metadata.reply_to_message_id, reply, None
+            return
         unseen = deque(i for i in message_ids if i not in self.unfinished)
         while True:
             look = next((look for look in self._slow if not look.is_alive()), None)

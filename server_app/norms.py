@@ -21,18 +21,19 @@ Z_LIMIT = 3.5
 MIN_NORMS = 5
 """Fewer norms say nothing about what is usual."""
 
-_BLOCK = 2**16  # elements in float64 at a time: stays in the cache
+_BLOCK = 2**14  # elements in float64 at a time: stays in the cache
 
 
 def squared_distance(state: State, start: State) -> float:
     """Return ‖state − start‖² over all floating-point arrays, summed in float64."""
-    total = 0.0
+    total, steps = 0.0, np.empty(_BLOCK)
     for key, value in state.items():
         if np.issubdtype(value.dtype, np.floating):
             there, here = value.reshape(-1), start[key].reshape(-1)
             for i in range(0, value.size, _BLOCK):
-                block = slice(i, i + _BLOCK)
-                step = np.subtract(there[block], here[block], dtype=np.float64)
+                block = slice(i, min(i + _BLOCK, value.size))
+                step = steps[: block.stop - i]
+                np.subtract(there[block], here[block], out=step, dtype=np.float64)
                 total += float(step @ step)
     return total
 

@@ -20,7 +20,8 @@ from server_app.exchange import Looks
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds between two looks for answers
 _LOG_INTERVAL = 10.0  # seconds between two lines about waiting
-_GRACE = 10.0  # seconds until nodes that all refused are not waited for any longer
+_RETRY = 10.0  # seconds until a node that cannot take part is asked again
+_GRACE = 25.0  # seconds until nodes that all refused are not waited for any longer
 _PORTION = 100
 """Nodes that are asked at a time: Flower's simulation looks through all messages on
 their way for every node. More are asked where these keep silent for as long as
@@ -60,6 +61,7 @@ class Roster:
         self._heard = 0.0
         self._looks = Looks()
         self._refused: dict[int, str] = {}
+        self._ask_again: dict[int, float] = {}
         self._warned: set[tuple[int, str]] = set()
         self._online: set[int] = set()
         self._other_versions: set[str] = set()
@@ -81,7 +83,7 @@ class Roster:
         Waits while fewer than the minimum are there. While nobody is known yet, it also
         waits for the answer of every node that is connected, so that a run starts with
         the same clients whatever order they answer in. Nodes refused earlier are asked
-        again: a name may have become free, data may have appeared.
+        again: a name may have become free, data may have appeared, a link may be back.
 
         Raises
         ------
@@ -91,6 +93,7 @@ class Roster:
         first, known = not self._known, set(self._known)
         minimum = self._minimum if first else 1
         self._refused.clear()
+        self._ask_again.clear()
         start = reported = time.monotonic()
         pause = _SHORTEST_PAUSE
         while True:
@@ -115,7 +118,9 @@ class Roster:
         """Ask a portion of the nodes not asked yet; return whether some are left."""
         self._online = set(grid.get_node_ids())
         pending = set(self._asked.values())
-        new = self._online - self._known.keys() - pending - self._refused.keys()
+        now = time.monotonic()
+        later = {node_id for node_id, when in self._ask_again.items() if when > now}
+        new = self._online - self._known.keys() - pending - later
         silent = time.monotonic() - self._heard > _LOG_INTERVAL
         room = _PORTION if silent else _PORTION - len(pending)
         if not new or room <= 0:
@@ -173,6 +178,7 @@ class Roster:
             )
             del self._known[other.node_id]
         self._known[client.node_id] = client
+        self._refused.pop(client.node_id, None)
         self._compare_versions(client)
 
     def _compare_versions(self, client: Client) -> None:
@@ -191,6 +197,7 @@ class Roster:
 
     def _refuse(self, node_id: int, reason: str) -> None:
         self._refused[node_id] = reason
+        self._ask_again[node_id] = time.monotonic() + _RETRY
         if (node_id, reason) not in self._warned:
             self._warned.add((node_id, reason))
             log(WARNING, "Node %s does not take part: %s", node_id, reason)

@@ -45,11 +45,11 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 def test_a_full_disk_leaves_no_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_: int) -> None:
+    def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", full)
+        patch.setattr(Path, "write_text", full)
         with (
             pytest.raises(FolderError, match="No space left on device"),
             one_writer(tmp_path, "run 7", "", patience=0),

@@ -77,3 +77,24 @@ def test_an_answer_that_broke_off_holds_up_nobody(
     roster.refresh(grid)
     assert names(roster) == ["client-0", "client-2"]
     rest.set()
+
+
+def test_a_node_that_was_unreachable_is_asked_again_in_the_same_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("server_app.roster._RETRY", 0.1)
+    grid = toy.grid(2)
+    ordinary, asked = toy.handler(), []
+
+    def handle(message: Message, context: Context) -> Message:
+        asked.append(message.metadata.dst_node_id)
+        if asked.count(asked[-1]) < 3 and asked[-1] == min(grid.contexts):
+            raise RuntimeError("its node sent no sign of life")
+        return ordinary(message, context)
+
+    grid._handler = handle
+    roster = Roster(minimum=2, timeout=60)
+    roster.refresh(grid)
+    assert names(roster) == ["client-0", "client-1"]
+    assert asked.count(min(grid.contexts)) == 3
+    assert roster.refused == {}
