@@ -78,7 +78,8 @@ test-cluster: install ## Try the docker-compose cluster (Docker, or root to star
 lint-deploy: $(ANSIBLE)/.installed ## Check playbooks, Dockerfile and shell scripts
 	cd deploy/ansible && PATH="$(CURDIR)/$(ANSIBLE)/bin:$$PATH" ansible-lint --offline --profile production
 	$(ANSIBLE)/bin/hadolint docker/Dockerfile
-	$(ANSIBLE)/bin/shellcheck docker/cluster docker/make-base.sh docker/bin/*
+	$(ANSIBLE)/bin/shellcheck docker/cluster docker/make-base.sh docker/bin/* \
+	    deploy/jetson/*.sh
 
 bench: install ## Measure speed and memory beside plain stand-ins
 	$(BIN)/python -m benchmarks.speed
