@@ -112,8 +112,10 @@ def test_a_bar_in_a_terminal_below_whole_lines(monkeypatch: pytest.MonkeyPatch) 
         assert sys.stderr is terminal
         assert handler.stream is terminal
         handler.setStream(before or sys.__stderr__)
+        terminal.write("<end>")
         terminal.flush()
-        shown += os.read(master, 65536).decode()
+        while "<end>" not in shown:  # a terminal hands on what it has, bit by bit
+            shown += os.read(master, 65536).decode()
     os.close(master)
     assert "0/5 rounds" in shown
     lines = re.split(r"[\r\n]+", plain(shown))
