@@ -1,4 +1,4 @@
-"""Losses of the methods, pure functions of tensors.
+"""Losses of the methods, pure functions of tensors and networks.
 
 Shape suffixes: n samples, c classes, m exits.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+
+from common.models import logits_per_exit
 
 
 def joint_cross_entropy(logits_nc: Sequence[Tensor], targets_n: Tensor) -> Tensor:
@@ -18,6 +20,11 @@ def joint_cross_entropy(logits_nc: Sequence[Tensor], targets_n: Tensor) -> Tenso
     """
     losses = [F.cross_entropy(logits, targets_n) for logits in logits_nc]
     return sum(losses[1:], start=losses[0]) / len(losses)
+
+
+def network_loss(network: nn.Module, inputs: Tensor, targets_n: Tensor) -> Tensor:
+    """Return the joint cross-entropy of a network's exits on `inputs`."""
+    return joint_cross_entropy(logits_per_exit(network, inputs), targets_n)
 
 
 def distillation(student_nc: Tensor, teacher_nc: Tensor, temperature: float) -> Tensor:

@@ -20,12 +20,12 @@ from client_app.assemble import personal_network, shared_names
 from client_app.batches import Batch, LocalData
 from client_app.evaluation import BATCH_SIZE, evaluate, latency
 from client_app.footprint import COPIES, Footprint, Plan, footprint
-from client_app.losses import joint_cross_entropy
+from client_app.losses import network_loss
 from client_app.memory import free_memory
 from client_app.personal_state import PersonalState
 from client_app.training import train
 from common.data import ClientData, Split
-from common.models import build_network, logits_per_exit
+from common.models import build_network
 from common.protocol import LATENCY, NUM_EXAMPLES, TRAIN_LOSS, Reply, Request
 from common.seeding import derive_seed
 from common.settings import Settings
@@ -66,18 +66,14 @@ class Trainer:
 
     def loss(self, network: nn.Module, batch: Batch) -> Tensor:
         """Return the loss of one batch: joint cross-entropy over the exits."""
-        return joint_cross_entropy(
-            logits_per_exit(network, batch.inputs), batch.targets
-        )
+        return network_loss(network, batch.inputs, batch.targets)
 
     def heaviest_loss(self, network: nn.Module, batch: Batch) -> Tensor:
         """Return a loss that keeps as much for its gradient as any in training.
 
         For the estimate of memory; nothing has come from the server yet.
         """
-        return joint_cross_entropy(
-            logits_per_exit(network, batch.inputs), batch.targets
-        )
+        return network_loss(network, batch.inputs, batch.targets)
 
     def train(
         self, request: Request, state: PersonalState | None

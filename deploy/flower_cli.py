@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import secrets
 import sys
 import time
 from collections.abc import Mapping
@@ -14,6 +13,7 @@ from typing import Any
 
 import grpc
 
+from common.files import write_atomically
 from deploy.processes import POLL_INTERVAL, ProcessGroup
 
 Scalar = bool | int | float | str
@@ -101,15 +101,13 @@ class FlowerCli:
     ) -> None:
         home.mkdir(parents=True, exist_ok=True)
         # Another command may read the file meanwhile. A JSON string is a TOML string.
-        unfinished = home / f"config.{secrets.token_hex(4)}.tmp"
-        unfinished.write_text(
+        config = (
             f"[superlink]\ndefault = {json.dumps(self.CONNECTION)}\n\n"
             f"[superlink.{self.CONNECTION}]\n"
             f"address = {json.dumps(address)}\n"
-            f"root-certificates = {json.dumps(str(root_certificates))}\n",
-            encoding="utf-8",
+            f"root-certificates = {json.dumps(str(root_certificates))}\n"
         )
-        unfinished.replace(home / "config.toml")
+        write_atomically(home / "config.toml", config.encode())
         self._home = home
         self._address = address
         self._root_certificates = root_certificates

@@ -34,8 +34,9 @@ def exchange(
 ) -> Iterator[Message]:
     """Send messages and yield the replies in the order of their arrival.
 
-    Each reply is fetched on its own and handed on before the next one is asked for, so
-    few are in memory at a time.
+    From SuperLink each reply is fetched on its own and handed on before the next one is
+    asked for, so few are in memory at a time; in a simulation few messages are on their
+    way at a time.
 
     Parameters
     ----------
@@ -105,7 +106,7 @@ def _push(
 
 
 class Looks:
-    """Looks for replies, one at a time.
+    """Looks for replies: one at a time, in a simulation all at once.
 
     Where a client is cut off in the middle of its upload, Flower waits for the rest for
     up to two hours; nobody else shall wait with it.
@@ -141,10 +142,11 @@ class Looks:
         """
         if isinstance(grid, InMemoryGrid):  # a reply is here as a whole or not at all
             start = time.monotonic()
-            replies = list(grid.pull_messages(list(message_ids)))
+            replies = deque(grid.pull_messages(list(message_ids)))
             self.seconds += time.monotonic() - start
-            for reply in replies:
-                yield reply.metadata.reply_to_message_id, reply, None
+            while replies:  # each is let go of before the next one
+                message_id = replies[0].metadata.reply_to_message_id
+                yield message_id, replies.popleft(), None
             return
         unseen = deque(i for i in message_ids if i not in self.unfinished)
         while True:

@@ -121,7 +121,7 @@ class Roster:
         now = time.monotonic()
         later = {node_id for node_id, when in self._ask_again.items() if when > now}
         new = self._online - self._known.keys() - pending - later
-        silent = time.monotonic() - self._heard > _LOG_INTERVAL
+        silent = now - self._heard > _LOG_INTERVAL
         room = _PORTION if silent else _PORTION - len(pending)
         if not new or room <= 0:
             return bool(new)

@@ -24,7 +24,13 @@ from common.files import STATE_FOLDER
 from common.presets import merge, names, to_run_config
 from common.schema import Scalar
 from common.settings import METHOD_SETTINGS, parse_settings
-from server_app.concurrency import fit, this_machine, training_bytes
+from server_app.concurrency import (
+    Fit,
+    Machine,
+    fit,
+    this_machine,
+    training_bytes,
+)
 from server_app.summary import table
 
 APP = Path(__file__).resolve().parent.parent
@@ -51,9 +57,7 @@ def simulate(
     subprocess.CalledProcessError
         The simulation failed.
     """
-    machine = this_machine()
-    needed = training_bytes(parse_settings(config))
-    fitting = fit(machine, needed, cpus=cpus, gpus=gpus)
+    machine, fitting = _fit(config, cpus, gpus)
     print(f"{fitting.clients} clients at a time ({fitting.reason})", flush=True)
     backend = {
         "client_resources": {"num_cpus": fitting.cpus, "num_gpus": gpus},
@@ -77,6 +81,13 @@ def simulate(
             **os.environ,
         },
     )
+
+
+def _fit(config: dict[str, Scalar], cpus: float, gpus: float) -> tuple[Machine, Fit]:
+    """Return this machine as it is now, and how clients share it."""
+    machine = this_machine()
+    needed = training_bytes(parse_settings(config))
+    return machine, fit(machine, needed, cpus=cpus, gpus=gpus)
 
 
 def plan(
@@ -133,8 +144,7 @@ def main() -> None:
     try:
         configs = plan(arguments.runs, arguments.set, arguments.num_supernodes, folder)
         for config in configs:  # before the first run, not between two
-            needed = training_bytes(parse_settings(config))
-            fit(this_machine(), needed, cpus=arguments.cpus, gpus=arguments.gpus)
+            _fit(config, arguments.cpus, arguments.gpus)
     except ValueError as error:
         parser.error(str(error))
     for config in configs:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from client_app.batches import Batch
-from client_app.losses import joint_cross_entropy
+from client_app.losses import network_loss
 from client_app.personal_state import PersonalState
 from client_app.trainer import Trainer
 from client_app.training import frozen
-from common.models import build_extractor, logits_per_exit
+from common.models import build_extractor
 from common.protocol import Reply, Request
 from common.settings import PFedESSettings
 from common.state import State, write_state
@@ -34,8 +34,7 @@ class PFedES(Trainer):
 
         def step_2(batch: Batch) -> Tensor:
             """ℓ_θ = CE(F_k(G(x)), y)."""
-            logits = logits_per_exit(private, extractor(batch.inputs))
-            return joint_cross_entropy(logits, batch.targets)
+            return network_loss(private, extractor(batch.inputs), batch.targets)
 
         loss, momentum = self.fit_private(private, extractor, request, state)
         with frozen(private):
@@ -90,10 +89,6 @@ def _private_loss(
     private: nn.Module, batch: Batch, enhanced: Tensor, mu: float
 ) -> Tensor:
     """ℓ_ω = (1-μ)·CE(F_k(x), y) + μ·CE(F_k(G(x)), y)."""
-    plain_loss = joint_cross_entropy(
-        logits_per_exit(private, batch.inputs), batch.targets
-    )
-    enhanced_loss = joint_cross_entropy(
-        logits_per_exit(private, enhanced), batch.targets
-    )
+    plain_loss = network_loss(private, batch.inputs, batch.targets)
+    enhanced_loss = network_loss(private, enhanced, batch.targets)
     return (1 - mu) * plain_loss + mu * enhanced_loss

@@ -254,10 +254,10 @@ def test_certificate_is_renewed_by_the_same_authority(federation: Federation) ->
 
 
 def test_revoked_key_is_refused(federation: Federation) -> None:
-    federation.on("client-2", "cp -a /etc/flower-personalized/node.key /root/old.key")
+    federation.on("client-2", "cp -a /etc/flower-personalized/node.key /tmp/old.key")
     federation.play("revoke", "-e", "node=client-2")
     assert set(federation.nodes()) == {"client-0", "client-1"}
-    federation.on("client-2", "cp -a /root/old.key /etc/flower-personalized/node.key")
+    federation.on("client-2", "cp -a /tmp/old.key /etc/flower-personalized/node.key")
     said = federation.machines.ssh("client-2", DOCTOR, check=False)
     assert said.returncode == 1
     assert re.search("failed +registration .*is not registered.*revoked", said.stdout)

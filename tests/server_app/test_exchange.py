@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
 import toy
 from flwr.common import Message
-from local_grid import LocalGrid
+from local_grid import LocalGrid, break_off
 
 from common.protocol import Request
 from server_app.exchange import exchange
@@ -41,24 +40,6 @@ def test_replies_are_fetched_one_by_one_and_not_hoarded() -> None:
     assert len(asked) == 1
     assert len(list(replies)) == 5
     assert all(len(ids) == 1 for ids in asked)
-
-
-def break_off(
-    grid: LocalGrid, node: int, monkeypatch: pytest.MonkeyPatch
-) -> threading.Event:
-    """Let the upload of one node stop in the middle until the event is set."""
-    # Flower waits inside pull_messages for the rest of a reply, for up to two hours.
-    monkeypatch.setattr("server_app.exchange._PATIENCE", 0.05)
-    pull, rest = grid.pull_messages, threading.Event()
-
-    def broken_off(ids: Any) -> Any:
-        [message_id] = ids
-        if grid._pending[message_id].metadata.dst_node_id == node:
-            rest.wait()
-        return pull([message_id])
-
-    monkeypatch.setattr(grid, "pull_messages", broken_off)
-    return rest
 
 
 def test_an_upload_that_broke_off_holds_up_nobody(

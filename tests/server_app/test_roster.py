@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
-from typing import Any
 
 import pytest
 import toy
 from flwr.common import Context, Message
-from local_grid import NEVER, LocalGrid
+from local_grid import NEVER, break_off
 
 from server_app.roster import Roster
 
@@ -61,18 +59,8 @@ def test_silent_nodes_do_not_keep_others_from_being_asked(
 def test_an_answer_that_broke_off_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("server_app.exchange._PATIENCE", 0.05)
-    grid: LocalGrid = toy.grid(3)
-    node, rest = grid.node("client-1"), threading.Event()
-    pull = grid.pull_messages
-
-    def broken_off(ids: Any) -> Any:
-        [message_id] = ids
-        if grid._pending[message_id].metadata.dst_node_id == node:
-            rest.wait()
-        return pull([message_id])
-
-    monkeypatch.setattr(grid, "pull_messages", broken_off)
+    grid = toy.grid(3)
+    rest = break_off(grid, grid.node("client-1"), monkeypatch)
     roster = Roster(minimum=2, timeout=1)
     roster.refresh(grid)
     assert names(roster) == ["client-0", "client-2"]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from flwr.common import Context, Error, Message, RecordDict
 from flwr.server import Grid
 
@@ -121,3 +122,21 @@ class LocalGrid(Grid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         return self.pull_messages(self.push_messages(messages))
+
+
+def break_off(
+    grid: LocalGrid, node: int, monkeypatch: pytest.MonkeyPatch
+) -> threading.Event:
+    """Let the upload of one node stop in the middle until the event is set."""
+    # Flower waits inside pull_messages for the rest of a reply, for up to two hours.
+    monkeypatch.setattr("server_app.exchange._PATIENCE", 0.05)
+    pull, rest = grid.pull_messages, threading.Event()
+
+    def broken_off(ids: Any) -> Any:
+        [message_id] = ids
+        if grid._pending[message_id].metadata.dst_node_id == node:
+            rest.wait()
+        return pull([message_id])
+
+    monkeypatch.setattr(grid, "pull_messages", broken_off)
+    return rest
