@@ -21,7 +21,7 @@ Z_LIMIT = 3.5
 MIN_NORMS = 5
 """Fewer norms say nothing about what is usual."""
 
-_BLOCK = 2**14  # elements in float64 at a time: stays in the cache
+_BLOCK = 2**13  # elements in float64 at a time, too few for BLAS to start threads
 
 
 def squared_distance(state: State, start: State) -> float:
