@@ -135,19 +135,19 @@ class Trainer:
 
     def first_plan(self) -> Plan | None:
         """Plan before there is a network, with one that has the same shapes."""
-        client = self.client
-        network = build_network(client.model, client.data.spec, seed=0)
-        return self._plan(self.place(network).eval(), copies=COPIES)
+        return self._plan(None, copies=COPIES)
 
-    def _plan(self, network: nn.Module, **options: int) -> Plan | None:
+    def _plan(self, network: nn.Module | None, **options: int) -> Plan | None:
         client, spec = self.client, self.client.data.spec
         free = free_memory(client.device)
         if free is None:
             return None
         if client.device.type != "cpu":  # the data are still to come there
             free -= client.data.train.inputs.nbytes
-        key = (type(self), client.model, spec, network.training)
+        key = (type(self), client.model, spec, bool(network and network.training))
         if key not in _FOOTPRINTS:
+            if network is None:
+                network = self.place(build_network(client.model, spec, seed=0)).eval()
             _FOOTPRINTS[key] = footprint(
                 network,
                 lambda batch: self.heaviest_loss(network, batch),

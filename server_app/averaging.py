@@ -13,8 +13,8 @@ from safetensors.numpy import load_file, save_file
 
 from common.state import State, num_bytes
 
-_PIECE: Final = 2**14
-"""Elements added at a time: 128 KiB of float64."""
+_PIECE: Final = 2**16
+"""Elements added at a time: 512 KiB of float64."""
 
 
 class OrderedMean:

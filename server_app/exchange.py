@@ -17,12 +17,39 @@ _IDLE, _LONGEST_IDLE = 10, 2.0
 """A pause is this many times as long as the look before it took, up to so many seconds:
 looking for the replies of many clients does not keep SuperLink busy."""
 
-_PORTION = max(32, 8 * (os.cpu_count() or 1))
-"""Messages on their way at a time in a simulation, enough to keep its workers busy:
-there Flower looks through all of them again and again for each node."""
+_PERIOD = 0.2  # seconds
+_SIMULATED = 32  # messages on their way at a time, at most, with few cores
 
 _PATIENCE = 5.0
 """Seconds after which a reply that is still on its way is waited for beside others."""
+
+
+class Window:
+    """How many messages to have on their way at a time.
+
+    Flower's simulation looks through all of them again and again for each node. There
+    it is two per core, and twice as many as are answered in `_PERIOD` seconds, in which
+    Flower hands out new ones: enough to keep the workers busy.
+
+    Attributes
+    ----------
+    size
+        Number of messages.
+    """
+
+    def __init__(self, grid: Grid, most: int) -> None:
+        cores = os.cpu_count() or 1
+        simulated = isinstance(grid, InMemoryGrid)
+        self._most = min(most, max(_SIMULATED, 8 * cores)) if simulated else most
+        self.size = min(self._most, 2 * cores) if simulated else most
+        self._replies, self._since = 0, time.monotonic()
+
+    def heard(self, replies: int) -> None:
+        """Take into account how many replies a look found."""
+        self._replies += replies
+        if time.monotonic() - self._since >= _PERIOD:
+            self.size = min(self._most, max(self.size, 2 * self._replies))
+            self._replies, self._since = 0, time.monotonic()
 
 
 def exchange(
@@ -48,14 +75,14 @@ def exchange(
     """
     unsent = deque(messages)
     del messages
-    portion = _PORTION if isinstance(grid, InMemoryGrid) else len(unsent)
+    window = Window(grid, len(unsent))
     deadline = time.monotonic() + timeout
     waiting: dict[str, int] = {}
     looks = Looks()
     pause = _SHORTEST_PAUSE
     while unsent or waiting:
-        late, arrived = time.monotonic() >= deadline, False
-        room = min(portion - len(waiting), len(unsent))
+        late, arrived = time.monotonic() >= deadline, 0
+        room = min(window.size - len(waiting), len(unsent))
         waiting |= _push(grid, [unsent.popleft() for _ in range(room)], on_failure)
         looks.seconds = 0.0
         for message_id, reply, problem in looks.over(grid, waiting, deadline):
@@ -67,9 +94,10 @@ def exchange(
             else:
                 yield reply
             del reply
-            arrived = True
+            arrived += 1
         if late:
             break
+        window.heard(arrived)
         pause = _SHORTEST_PAUSE if arrived else min(pause * 1.5, _LONGEST_PAUSE)
         pause = max(pause, min(_IDLE * looks.seconds, _LONGEST_IDLE))
         if waiting:

@@ -16,15 +16,14 @@ from flwr.server import Grid
 from common.protocol import Identity
 from common.versions import version_line
 from server_app.errors import TooFewClients, essence
-from server_app.exchange import Looks
+from server_app.exchange import Looks, Window
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0  # seconds between two looks for answers
 _LOG_INTERVAL = 10.0  # seconds between two lines about waiting
 _RETRY = 10.0  # seconds until a node that cannot take part is asked again
 _GRACE = 25.0  # seconds until nodes that all refused are not waited for any longer
 _PORTION = 100
-"""Nodes that are asked at a time: Flower's simulation looks through all messages on
-their way for every node. More are asked where these keep silent for as long as
+"""Nodes that are asked at a time; more where these keep silent for as long as
 `_LOG_INTERVAL`."""
 
 
@@ -95,10 +94,11 @@ class Roster:
         self._refused.clear()
         self._ask_again.clear()
         start = reported = time.monotonic()
-        pause = _SHORTEST_PAUSE
+        pause, window = _SHORTEST_PAUSE, Window(grid, _PORTION)
         while True:
-            unasked = self._ask(grid)
+            unasked = self._ask(grid, window.size)
             heard = self._hear(grid, start + self._timeout)
+            window.heard(heard)
             unanswered = first and (unasked or bool(self._asked))
             enough = len(self.online) >= minimum
             now = time.monotonic()
@@ -114,7 +114,7 @@ class Roster:
             pause = _SHORTEST_PAUSE if heard else min(pause * 1.5, _LONGEST_PAUSE)
             time.sleep(pause)
 
-    def _ask(self, grid: Grid) -> bool:
+    def _ask(self, grid: Grid, portion: int) -> bool:
         """Ask a portion of the nodes not asked yet; return whether some are left."""
         self._online = set(grid.get_node_ids())
         pending = set(self._asked.values())
@@ -122,7 +122,7 @@ class Roster:
         later = {node_id for node_id, when in self._ask_again.items() if when > now}
         new = self._online - self._known.keys() - pending - later
         silent = now - self._heard > _LOG_INTERVAL
-        room = _PORTION if silent else _PORTION - len(pending)
+        room = portion if silent else portion - len(pending)
         if not new or room <= 0:
             return bool(new)
         told = {node_id for node_id, _ in self._warned}
@@ -139,12 +139,13 @@ class Roster:
         self._heard = time.monotonic()
         return len(chosen) < len(new)
 
-    def _hear(self, grid: Grid, deadline: float) -> bool:
-        """Take in the answers that are there; return whether there were any."""
-        heard = False
+    def _hear(self, grid: Grid, deadline: float) -> int:
+        """Take in the answers that are there; return how many there were."""
+        heard = 0
         for message_id, reply, problem in self._looks.over(grid, self._asked, deadline):
             node_id = self._asked.pop(message_id)
-            self._heard, heard = time.monotonic(), True
+            self._heard = time.monotonic()
+            heard += 1
             if reply is None:
                 self._refuse(node_id, f"its answer cannot be read: {problem}")
                 continue

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 
 from benchmarks.records import RESULTS, Figure, figures_table, write_figures
-from benchmarks.speed import deployed, server, simulation, training
+from benchmarks.speed import deployed, inference, server, simulation, training
 
 PARTS: dict[str, Callable[[], list[Figure]]] = {
     "matching": server.matching,
@@ -19,6 +19,7 @@ PARTS: dict[str, Callable[[], list[Figure]]] = {
     "averaging": server.averaging,
     "training": training.throughput,
     "memory": training.memory,
+    "inference": inference.early_exit,
     "deployed": deployed.start_up,
     "overhead": simulation.overhead,
     "scaling": simulation.scaling,

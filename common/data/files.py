@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 PartName = Literal["train", "test"]
 Format = Literal["Parquet", "image folder", "npz"]
@@ -75,13 +75,9 @@ def find_parts(folder: Path) -> list[Part]:
     if not folder.is_dir():
         raise ValueError(f"data-path: there is no folder {folder}")
     files: dict[tuple[PartName, Format], list[tuple[Path, str]]] = {}
-    for entry, is_folder in _entries(folder):
-        if is_folder and (match := _FOLDER.fullmatch(entry.name)):
-            files.setdefault((_part(match), "image folder"), []).extend(_images(entry))
-        elif (kind := _FORMATS.get(entry.suffix)) and (
-            match := _FILE_STEM.fullmatch(entry.stem)
-        ):
-            files.setdefault((_part(match), kind), []).append((entry, ""))
+    for name, kind, entry in _listing(folder).parts:
+        found = _images(entry) if kind == "image folder" else [(entry, "")]
+        files.setdefault((name, kind), []).extend(found)
     formats = sorted({kind for _, kind in files})
     if len(formats) > 1:
         raise ValueError(
@@ -101,16 +97,19 @@ def find_parts(folder: Path) -> list[Part]:
 
 def client_folders(root: Path) -> list[Path]:
     """Return the folders in `root` in natural order, hidden ones left out."""
-    entries = _entries(root.expanduser().absolute())
-    return [entry for entry, is_folder in entries if is_folder]
+    return list(_listing(root.expanduser().absolute()).folders)
 
 
-def _part(match: re.Match[str]) -> PartName:
-    return "train" if match[1] else "test"
+class _Listing(NamedTuple):
+    """What is in a folder, in natural order."""
+
+    folders: tuple[Path, ...]
+    parts: tuple[tuple[PartName, Format, Path], ...]
+    """Files and folders that hold training or test data, by their names."""
 
 
-def _entries(folder: Path) -> Sequence[tuple[Path, bool]]:
-    """Return what is in a folder, in natural order, and whether it is a folder.
+def _listing(folder: Path) -> _Listing:
+    """List a folder.
 
     A simulated client looks into the folder of all clients for every message, so a list
     is kept until the folder changes.
@@ -120,11 +119,24 @@ def _entries(folder: Path) -> Sequence[tuple[Path, bool]]:
     return (_kept_list if settled else _list)(folder, changed)
 
 
-def _list(folder: Path, changed: int) -> Sequence[tuple[Path, bool]]:
+def _list(folder: Path, changed: int) -> _Listing:
     with os.scandir(folder) as found:
-        visible = [(e.name, e.is_dir()) for e in found if e.name[0] not in "._"]
-    visible.sort(key=lambda entry: natural_key(entry[0]))
-    return [(folder / name, is_folder) for name, is_folder in visible]
+        visible = {e.name: e.is_dir() for e in found if e.name[0] not in "._"}
+    folders, parts = [], []
+    for name in sorted(visible, key=natural_key):
+        path, kind = folder / name, _FORMATS.get(Path(name).suffix)
+        if visible[name]:
+            folders.append(path)
+            match, kind = _FOLDER.fullmatch(name), "image folder"
+        else:
+            match = _FILE_STEM.fullmatch(path.stem)
+        if match and kind:
+            parts.append((_part(match), kind, path))
+    return _Listing(tuple(folders), tuple(parts))
+
+
+def _part(match: re.Match[str]) -> PartName:
+    return "train" if match[1] else "test"
 
 
 _kept_list = lru_cache(maxsize=16)(_list)

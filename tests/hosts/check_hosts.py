@@ -22,7 +22,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from machines import Machines, missing
-from prepare import REPOSITORY, VENV, build_wheel, prepare_environment
+from prepare import (
+    REPOSITORY,
+    VENV,
+    build_wheel,
+    build_wheelhouse,
+    prepare_environment,
+)
 
 CLIENTS = ("client-0", "client-1", "client-2")
 STATE = "/var/lib/flower-personalized"
@@ -270,3 +276,18 @@ def test_stopped_federation_starts_again(federation: Federation) -> None:
     federation.play("start")
     federation.wait_until_online(*CLIENTS)
     assert "client-2" in federation.play("status")
+
+
+def test_upgrade_from_a_wheelhouse(federation: Federation) -> None:
+    wheel = build_wheelhouse(federation.folder, "999.0", "safetensors")
+    federation.on("client-1", f"{VENV}/bin/pip uninstall --yes safetensors")
+    said = federation.play(
+        "upgrade", "-e", f"flower_wheel={wheel} flower_wheelhouse={wheel.parent}"
+    )
+    assert re.search(r"client-1 .*failed=0", said)
+    for host in ("server", *CLIENTS):
+        packages = federation.on(host, f"{VENV}/bin/pip list --format=freeze")
+        assert "flower-personalized==999.0\n" in packages
+        assert "safetensors==" in packages
+    federation.wait_until_online(*CLIENTS)
+    federation.play("doctor")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,9 +21,28 @@ TORCH = os.environ.get("TEST_HOSTS_TORCH", "torch torchvision").split()
 
 def build_wheel(folder: Path) -> Path:
     """Build the app's wheel."""
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
-    subprocess.run([*command, "--wheel-dir", folder, REPOSITORY], check=True)
+    _pip_wheel(folder, str(REPOSITORY))
     return next(folder.glob("*.whl"))
+
+
+def build_wheelhouse(folder: Path, version: str, *packages: str) -> Path:
+    """Collect another version of the app and some packages; return the app's wheel."""
+    source, wheels = folder / "source", folder / "wheelhouse"
+    settings = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
+    for package in ("server_app", "client_app", "common"):
+        shutil.copytree(REPOSITORY / package, source / package)
+    shutil.copy(REPOSITORY / "README.md", source)
+    (source / "pyproject.toml").write_text(
+        re.sub(r'(?m)^version = ".*"$', f'version = "{version}"', settings, count=1),
+        encoding="utf-8",
+    )
+    _pip_wheel(wheels, str(source), "--constraint", str(CONSTRAINTS), *packages)
+    return next(wheels.glob("flower_personalized-*.whl"))
+
+
+def _pip_wheel(folder: Path, *arguments: str) -> None:
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
+    subprocess.run([*command, "--wheel-dir", folder, *arguments], check=True)
 
 
 def prepare_environment(wheel: Path) -> Path:
