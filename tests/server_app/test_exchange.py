@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import toy
 from flwr.common import Message
+from flwr.server.grid import InMemoryGrid
 from local_grid import LocalGrid, break_off
 
 from common.protocol import Request
-from server_app.exchange import exchange
+from server_app.exchange import Window, exchange
 
 
 def requests(grid: LocalGrid) -> list[Message]:
@@ -103,3 +104,25 @@ def test_a_reply_that_cannot_be_read_is_that_clients_failure() -> None:
     )
     assert len(replies) == 1
     assert failures == {node: "its reply cannot be read: an object is missing"}
+
+
+def test_a_simulation_has_twice_as_many_messages_on_their_way_as_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    window = Window(object.__new__(InMemoryGrid), 1000)
+    sizes = []
+    # Replies of looks 0.1 s apart; Flower hands out messages every 0.2 s.
+    for replies in (1, 3, 1, 0, 8, 5, 30, 30):
+        now += 0.1
+        window.heard(replies)
+        sizes.append(window.size)
+    assert sizes == [4, 8, 8, 8, 8, 26, 26, 32]
+    assert Window(object.__new__(InMemoryGrid), 3).size == 3
+
+
+def test_superlink_gets_all_messages_at_once() -> None:
+    grid = toy.grid(1)
+    assert Window(grid, 1000).size == 1000  # type: ignore[arg-type]
