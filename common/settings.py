@@ -10,8 +10,9 @@ settings stand behind the method's name (``xfed.mu``).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, ClassVar, Final, Literal, TypeVar
 
 from common.schema import Key, Scalar, SettingsError, setting
@@ -379,12 +380,14 @@ SECTIONS: Final[list[tuple[str, type[Any]]]] = [
 """Prefix of the keys and the class that holds them."""
 
 
-def keys() -> Iterator[Key]:
-    """Yield every key of the run configuration, in the order of the documentation."""
-    for prefix, section in SECTIONS:
-        for field in fields(section):
-            name = field.name.rstrip("_").replace("_", "-")
-            yield Key(prefix + name, section, field)
+@cache
+def keys() -> tuple[Key, ...]:
+    """Return every key of the run configuration, in the order of the documentation."""
+    return tuple(
+        Key(prefix + field.name.rstrip("_").replace("_", "-"), section, field)
+        for prefix, section in SECTIONS
+        for field in fields(section)
+    )
 
 
 def _flatten(section: Any, prefix: str = "") -> dict[str, Scalar]:

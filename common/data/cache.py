@@ -19,6 +19,8 @@ import numpy.typing as npt
 
 from common.settings import DataSettings
 
+_SMALL = 2**20  # bytes; reading so few takes less time than mapping them
+
 
 def cache_root(settings: DataSettings) -> Path:
     """Return the folder of all entries: ``cache-dir`` or the user's cache folder."""
@@ -71,8 +73,11 @@ def build_once(entry: Path, build: Callable[[Path], None]) -> None:
 
 
 def read_array(entry: Path, name: str) -> npt.NDArray[Any]:
-    """Return the array ``name.npy`` of an entry, memory-mapped, read-only."""
-    array: npt.NDArray[Any] = np.load(entry / f"{name}.npy", mmap_mode="r")
+    """Return the array ``name.npy`` of an entry, read-only; mapped if it is large."""
+    file = entry / f"{name}.npy"
+    large = file.stat().st_size > _SMALL
+    array: npt.NDArray[Any] = np.load(file, mmap_mode="r" if large else None)
+    array.flags.writeable = False
     return array
 
 

@@ -58,10 +58,11 @@ def test_what_a_killed_process_left_is_not_used(tmp_path):
     assert [f.name for f in entry.iterdir()] == ["whole"]
 
 
-def test_arrays_are_mapped_not_read(tmp_path):
-    np.save(tmp_path / "a.npy", np.arange(4))
+@pytest.mark.parametrize(("size", "mapped"), [(4, False), (2**18, True)])
+def test_large_arrays_are_mapped_and_none_can_be_changed(tmp_path, size, mapped):
+    np.save(tmp_path / "a.npy", np.arange(size))
     array = read_array(tmp_path, "a")
-    assert isinstance(array, np.memmap)
+    assert isinstance(array, np.memmap) == mapped
     assert not array.flags.writeable
 
 
