@@ -306,10 +306,8 @@ def test_killed_client_comes_back_into_the_run(cluster: Cluster) -> None:
     rounds = cluster.fetched_rounds("xfed")
     assert [r["round"] for r in rounds] == list(range(1, 11))
     assert all({"client-0", "client-2"} <= set(r["train"]["replied"]) for r in rounds)
-    # It was killed in training or evaluation, is refused for up to a minute, and then
-    # back.
-    phases = [r[name] for r in rounds for name in ("train", "evaluate") if name in r]
-    assert any("client-1" not in phase["replied"] for phase in phases)
+    # It is refused for up to a minute, and then back. What it missed, nothing where it
+    # was killed right after its answer, is a matter of luck.
     assert rounds[-1]["train"]["replied"] == list(CLIENTS)
 
 
