@@ -113,7 +113,7 @@ fraction-evaluate = 0.0
 """
 
 
-def overhead(clients: int = 100, rounds: int = 12, repeats: int = 3) -> list[Figure]:
+def overhead(clients: int = 100, rounds: int = 12, repeats: int = 2) -> list[Figure]:
     """Compare a round of clients that do nothing with plain Flower's FedAvg."""
     with tempfile.TemporaryDirectory() as temporary:
         data = write_clients(Path(temporary, "data"), clients, (16, 4))
