@@ -19,13 +19,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 from benchmarks.records import RESULTS, Figure, figures_table, write_figures
 from client_app.assemble import Assembled, assemble
 from client_app.inference import EarlyExit
 from client_app.memory import keep_heap
 from client_app.timing import Savings, latencies, savings
-from common.data import to_model_input
+from common.data import DataSpec, to_model_input
 from common.data.inputs import decode_batches, find_inputs
 
 _BATCH_SIZES = (1, 64)
@@ -56,6 +57,25 @@ def figures(found: Savings) -> list[Figure]:
     ]
 
 
+def at_both_sizes(
+    network: nn.Module,
+    spec: DataSpec,
+    threshold: float,
+    inputs: torch.Tensor,
+    repeats: int = 15,
+) -> list[Figure]:
+    """Measure one by one and in batches of 64, on one core."""
+    torch.set_num_threads(1)
+    keep_heap()
+    return [
+        figure
+        for size in _BATCH_SIZES
+        for figure in figures(
+            savings(network, spec, threshold, inputs, batch_size=size, repeats=repeats)
+        )
+    ]
+
+
 def samples(assembled: Assembled, paths: Sequence[Path]) -> torch.Tensor:
     """Read images as the network takes them, at most 1024."""
     spec, settings = assembled.spec, assembled.settings.data
@@ -77,21 +97,13 @@ def main() -> None:
     parser.add_argument("--state-dir", type=Path)
     parser.add_argument("--threshold", type=float, help="default: the run's")
     options = parser.parse_args()
-    torch.set_num_threads(1)
-    keep_heap()
     assembled = assemble(options.run, options.client, options.state_dir)
     threshold = options.threshold
     if threshold is None:
         threshold = assembled.settings.training.confidence_threshold
     inputs = samples(assembled, options.inputs)
     network, spec = assembled.network, assembled.spec
-    found = [
-        figure
-        for batch_size in _BATCH_SIZES
-        for figure in figures(
-            savings(network, spec, threshold, inputs, batch_size=batch_size)
-        )
-    ]
+    found = at_both_sizes(network, spec, threshold, inputs)
     singles = torch.split(inputs, 1)
     seconds = latencies(EarlyExit(network, threshold), singles)
     found += [

@@ -144,7 +144,8 @@ class Trainer:
             return None
         if client.device.type != "cpu":  # the data are still to come there
             free -= client.data.train.inputs.nbytes
-        key = (type(self), client.model, spec, bool(network and network.training))
+        training = network is not None and network.training
+        key = (type(self), client.model, spec, training)
         if key not in _FOOTPRINTS:
             if network is None:
                 network = self.place(build_network(client.model, spec, seed=0)).eval()

@@ -38,10 +38,11 @@ class Window:
     """
 
     def __init__(self, grid: Grid, most: int) -> None:
-        cores = os.cpu_count() or 1
-        simulated = isinstance(grid, InMemoryGrid)
-        self._most = min(most, max(_SIMULATED, 8 * cores)) if simulated else most
-        self.size = min(self._most, 2 * cores) if simulated else most
+        self._most = self.size = most
+        if isinstance(grid, InMemoryGrid):
+            cores = os.cpu_count() or 1
+            self._most = min(most, max(_SIMULATED, 8 * cores))
+            self.size = min(most, 2 * cores)
         self._replies, self._since = 0, time.monotonic()
 
     def heard(self, replies: int) -> None:

@@ -7,16 +7,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from benchmarks.inference import figures
+from benchmarks.inference import at_both_sizes
 from benchmarks.records import Figure
 from benchmarks.speed.measure import fresh
-from client_app.memory import keep_heap
-from client_app.timing import savings
 from common.data import data_spec
 from common.models import Network, build_network
 from common.settings import parse_settings
 
-_BATCH_SIZES = (1, 64)
 _SAMPLES = 128
 _THRESHOLD = 0.5
 _SHARES = (0.54, 0.67)
@@ -30,8 +27,6 @@ def early_exit() -> list[Figure]:
 
 
 def _early_exit() -> list[Figure]:
-    torch.set_num_threads(1)
-    keep_heap()
     spec = data_spec(parse_settings({"dataset": "cifar10"}).data)
     network = build_network("convnet", spec, seed=0).eval()
     assert isinstance(network, Network)
@@ -41,10 +36,7 @@ def _early_exit() -> list[Figure]:
     _sharpen(network, inputs)
     return [
         replace(figure, name=f"inference/ConvNet/{figure.name}")
-        for size in _BATCH_SIZES
-        for figure in figures(
-            savings(network, spec, _THRESHOLD, inputs, batch_size=size, repeats=40)
-        )
+        for figure in at_both_sizes(network, spec, _THRESHOLD, inputs, repeats=40)
     ]
 
 
