@@ -114,9 +114,9 @@ def test_a_simulation_has_twice_as_many_messages_on_their_way_as_are_answered(
     monkeypatch.setattr("time.monotonic", lambda: now)
     window = Window(object.__new__(InMemoryGrid), 1000)
     sizes = []
-    # Replies of looks 0.1 s apart; Flower hands out messages every 0.2 s.
+    # Every second look completes a period of 0.2 s.
     for replies in (1, 3, 1, 0, 8, 5, 30, 30):
-        now += 0.1
+        now += 0.125
         window.heard(replies)
         sizes.append(window.size)
     assert sizes == [4, 8, 8, 8, 8, 26, 26, 32]
