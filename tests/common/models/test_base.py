@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from common.data.spec import DataSpec
 from common.models import (
     Extractor,
+    GlobalAveragePool,
     Network,
     build_network,
     last_exit_keys,
@@ -36,6 +37,25 @@ def record_calls(network: Network) -> list[str]:
         network.blocks[index].register_forward_hook(record(f"block {index}"))
         network.exits[index].register_forward_hook(record(f"exit {index}"))
     return calls
+
+
+@pytest.mark.parametrize(
+    "layout", [torch.channels_last, torch.contiguous_format], ids=str
+)
+def test_average_pool_is_the_mean_of_pixels_in_either_layout(
+    layout: torch.memory_format,
+) -> None:
+    x = torch.rand(2, 5, 3, 4).to(memory_format=layout)
+    pool = GlobalAveragePool()
+    means = pool(x)
+    expected = torch.nn.functional.adaptive_avg_pool2d(x, 1).flatten(1)
+    assert torch.equal(means, expected)
+    trained = pool(x.requires_grad_(True))
+    assert torch.equal(trained, means)
+    (gradient,) = torch.autograd.grad(trained, x, torch.full((2, 5), 12.0))
+    assert torch.equal(gradient, torch.ones(2, 5, 3, 4))
+    # So that it is added to other gradients of channels-last networks without a copy.
+    assert gradient.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize(
