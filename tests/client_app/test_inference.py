@@ -150,6 +150,8 @@ def test_leaving_early_changes_no_prediction(model: str, spec: DataSpec) -> None
     singles = [early(x[i : i + 1]) for i in range(6)]
     assert [it.exits.item() for it in singles] == exits[:6].tolist()
     assert [it.labels.item() for it in singles] == found.labels[:6].tolist()
+    alone = torch.cat([it.confidence for it in singles])
+    torch.testing.assert_close(alone, found.confidence[:6], rtol=1e-4, atol=1e-6)
 
 
 def test_samples_that_go_on_stay_in_channels_last() -> None:
