@@ -25,6 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from client_app.memory import host_memory
 from client_app.node import NodeConfig
 from common.data.files import LAYOUT, find_parts
 from common.versions import version_line
@@ -220,17 +221,14 @@ def check_disk(node: Subject) -> Outcome:
 
 
 def check_memory(_: Subject) -> Outcome:
-    """Check that a process with PyTorch fits into memory."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
+    """Check that a process with PyTorch fits into memory, a container's limit seen."""
+    free = host_memory()
+    if free is None:
         return "warning", "this system does not tell: see that 2 GiB are free"
-    sizes = {key: int(value.split()[0]) * 1024 for key, value in _pairs(lines)}
-    available = sizes["MemAvailable"] / GIB
-    text = f"{available:.1f} of {sizes['MemTotal'] / GIB:.1f} GiB available"
-    if available < 0.75:
-        return "failed", f"{text}: end other programs or add swap"
-    if available < 2:
+    text = f"{free / GIB:.1f} GiB available"
+    if free < 0.75 * GIB:
+        return "failed", f"{text}: end other programs, or raise the limit of this one"
+    if free < 2 * GIB:
         return "warning", f"{text}: enough for small networks only"
     return "ok", text
 
@@ -261,13 +259,6 @@ def _shared_data(node: Subject) -> Outcome:
             "partition-id and num-partitions (a part of a common data set)"
         )
     return "ok", f"part {node.config.partition_id} of {node.config.num_partitions}"
-
-
-def _pairs(lines: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for line in lines:
-        key, _, value = line.partition(":")
-        if value.strip():
-            yield key, value
 
 
 _LOCAL: dict[str, Callable[[Subject], Outcome]] = {

@@ -93,16 +93,17 @@ def test_disk(
 
 
 @pytest.mark.parametrize(
-    ("available", "status"), [(500_000, "failed"), (1_500_000, "warning"), (3e6, "ok")]
+    ("gib", "status"),
+    [(0.5, "failed"), (1.5, "warning"), (3, "ok"), (None, "warning")],
 )
 def test_memory(
-    available: float,
+    gib: float | None,
     status: str,
     make: Callable[..., Subject],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    text = f"MemTotal: 8000000 kB\nMemAvailable: {available:.0f} kB\nHugePages: 0\n"
-    monkeypatch.setattr(doctor.Path, "read_text", lambda *_, **__: text)
+    free = None if gib is None else int(gib * doctor.GIB)
+    monkeypatch.setattr(doctor, "host_memory", lambda: free)
     assert doctor.check_memory(make())[0] == status
 
 
