@@ -22,13 +22,14 @@ from server_app.simulate import APP, simulate
 def whole(rounds: int = 40) -> list[Figure]:
     """Compare X-FED on a federation like the benchmark one with a research script.
 
-    The script distils from the last exit as it trains. The app does the same, and also
-    what it does by default: distil from the model as received, a forward pass more.
+    The script's last exit starts from the aggregated one and is distilled from as it
+    trains. The app does the same, and also what it does by default: distil from the
+    model as received, which takes a forward pass more.
     """
     with tempfile.TemporaryDirectory() as temporary:
         folder = write_clients(Path(temporary, "data"), 20)
 
-        def app(teacher: str) -> float:
+        def app(teacher: str, last_exit: str) -> float:
             config = merge(
                 None,
                 settings_for(
@@ -40,12 +41,12 @@ def whole(rounds: int = 40) -> list[Figure]:
                     evaluate_every=2,
                     min_available_nodes=20,
                     output_dir=f"{temporary}/runs",
-                    **{"xfed.teacher": teacher},
+                    **{"xfed.teacher": teacher, "xfed.last-exit": last_exit},
                 ),
             )
             return timed(lambda: simulate(config, num_supernodes=20, cpus=1, gpus=0))
 
-        frozen, live = app("frozen"), app("live")
+        frozen, live = app("frozen", "own"), app("live", "aggregated")
         plain = [sys.executable, "-m", "benchmarks.speed.plain_run", folder, rounds]
         script = timed(lambda: subprocess.run([*map(str, plain)], check=True, cwd=APP))
     what = f"simulation/X-FED, {rounds} rounds"
