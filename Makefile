@@ -12,8 +12,8 @@ export FLWR_TELEMETRY_ENABLED ?= 0
 export RAY_USAGE_STATS_ENABLED ?= 0
 
 .PHONY: help install simulate report federation test test-quick test-faults \
-    test-hosts test-cluster cluster cluster-run cluster-down cluster-clean \
-    bench lint lint-deploy format clean
+    test-hosts test-cluster test-newest cluster cluster-run cluster-down \
+    cluster-clean bench lint lint-deploy format clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -74,6 +74,9 @@ cluster-clean: ## Remove it with its keys, results and states
 
 test-cluster: install ## Try the docker-compose cluster (Docker, or root to start it)
 	$(BIN)/python -m pytest tests/cluster/check_cluster.py
+
+test-newest: install ## Run a simulation under Flower's newest release, too
+	$(BIN)/python -m pytest tests/newest_flower/check_newest_flower.py
 
 lint-deploy: $(ANSIBLE)/.installed ## Check playbooks, Dockerfile and shell scripts
 	cd deploy/ansible && PATH="$(CURDIR)/$(ANSIBLE)/bin:$$PATH" ansible-lint --offline --profile production

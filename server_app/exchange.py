@@ -10,7 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 
 from flwr.common import Message
 from flwr.server import Grid
-from flwr.server.grid import InMemoryGrid
+
+try:
+    from flwr.server.grid import InMemoryGrid
+except ImportError:  # Flower's later releases
+    from flwr.superlink.grid import InMemoryGrid  # type: ignore
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5  # seconds between two looks for replies
 _IDLE, _LONGEST_IDLE = 10, 2.0
