@@ -18,6 +18,7 @@ PARTS: dict[str, Callable[[], list[Figure]]] = {
     "selection": server.selection,
     "averaging": server.averaging,
     "training": training.throughput,
+    "profile": training.where_time_goes,
     "memory": training.memory,
     "inference": inference.early_exit,
     "deployed": deployed.start_up,

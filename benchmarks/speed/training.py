@@ -135,6 +135,41 @@ def matmul_rate(repeats: int) -> float:
     return repeats * 2 * size**3 / (time.perf_counter() - start)
 
 
+_KINDS = {
+    "convolutions, forward": ("aten::mkldnn_convolution", "aten::conv2d"),
+    "convolutions, backward": ("aten::convolution_backward",),
+    "max-pools and the zeros of their gradients": (
+        "aten::max_pool2d_with_indices",
+        "aten::max_pool2d_with_indices_backward",
+        "aten::fill_",
+    ),
+}
+
+
+def where_time_goes() -> list[Figure]:
+    """Profile a client that trains for X-FED, by PyTorch's profiler."""
+    return fresh(_where_time_goes)
+
+
+def _where_time_goes() -> list[Figure]:
+    from torch.profiler import ProfilerActivity, profile
+
+    app_rate("xfed", 1)
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:
+        app_rate("xfed", 2)
+    times = {e.key: e.self_cpu_time_total for e in profiled.key_averages()}
+    shares = {
+        kind: sum(times.get(name, 0) for name in names) / sum(times.values())
+        for kind, names in _KINDS.items()
+    }
+    shares["all else"] = 1 - sum(shares.values())
+    what = "profile/X-FED with KD, ConvNet, B = 64"
+    return [
+        Figure(name=f"{what}/{kind}", value=100 * share, unit="% of the time")
+        for kind, share in shares.items()
+    ]
+
+
 def throughput(repeats: int = 3) -> list[Figure]:
     """Compare training throughput with all cores busy."""
     app, distilling, plain, limit = [], [], [], []
