@@ -183,6 +183,19 @@ class Control:
             if not str(run["status"]).startswith("finished")
         }
 
+    def stop(self, run_id: str) -> dict[str, Any]:
+        """Stop a run; the rounds that it has finished stay.
+
+        Returns
+        -------
+        dict
+            ``changed``: false where no run of that number goes on.
+        """
+        if run_id not in self.runs():
+            return {"changed": False}
+        self._flwr.ask("stop", run_id, self._flwr.CONNECTION)
+        return {"changed": True}
+
     def run(self, app: Path, run_config: str, timeout: float) -> bool:
         """Run an app, show its log, and return whether it succeeded."""
         log = self._folder / "logs" / f"run-{time.strftime('%Y%m%d-%H%M%S')}.log"
@@ -211,6 +224,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(json.dumps(control.register(options.name, options.public_key)))
         elif options.command == "revoke":
             print(json.dumps(control.revoke(options.name)))
+        elif options.command == "stop":
+            print(json.dumps(control.stop(options.run_id)))
         else:
             answer = control.nodes() if options.command == "nodes" else control.runs()
             print(json.dumps(answer))
@@ -245,6 +260,8 @@ def _parser() -> argparse.ArgumentParser:
     revoke.add_argument("name")
     commands.add_parser("nodes", help="list the registered nodes")
     commands.add_parser("runs", help="list the runs that have not ended")
+    stop = commands.add_parser("stop", help="stop a run")
+    stop.add_argument("run_id", metavar="RUN_ID", help="as `runs` lists it")
     run = commands.add_parser("run", help="run an app and wait for its end")
     run.add_argument("--app", type=Path, required=True, help="folder of the app")
     run.add_argument("--run-config", default="", metavar="'KEY=VALUE ...' | FILE.toml")

@@ -314,10 +314,26 @@ def test_killed_client_comes_back_into_the_run(cluster: Cluster) -> None:
     assert rounds[-1]["train"]["replied"] == list(CLIENTS)
 
 
+def test_run_can_be_stopped(cluster: Cluster) -> None:
+    run = cluster.start(
+        "run",
+        RUN_CONFIG=f"{DATA} method='fedper' num-server-rounds=50 experiment='stopped'",
+    )
+    wait_for(lambda: run.poll() is not None or cluster.rounds("stopped"), 300)
+    (run_id,) = json.loads(cluster.on("superlink", "control", "runs"))
+    said = cluster.on("superlink", "control", "stop", run_id)
+    assert json.loads(said) == {"changed": True}
+    said, _ = run.communicate(timeout=300)
+    assert run.returncode != 0
+    assert "finished:stopped" in said
+    assert 1 <= len(cluster.fetched_rounds("stopped")) < 50
+
+
 def test_cluster_goes_on_after_down_and_up(cluster: Cluster) -> None:
     before = {name: node["node-id"] for name, node in cluster.nodes().items()}
     cluster.call("down")
     assert cluster.containers() == {}
+    assert "is not up: 'make cluster' starts it" in cluster.call("run", fails=True)
     cluster.call("up")
     assert {name: node["node-id"] for name, node in cluster.nodes().items()} == before
     run = f"{DATA} method='xfed' num-server-rounds=11 experiment='xfed' resume=true"

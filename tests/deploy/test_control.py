@@ -30,6 +30,9 @@ class FakeFlwr:
             assert self.statuses[arguments[2]] != "unregistered"
             self.statuses[arguments[2]] = "unregistered"
             return {}
+        if arguments[0] == "stop":
+            self.runs[arguments[1]] = "finished:stopped"
+            return {"success": True}
         nodes = [{"node-id": i, "status": s} for i, s in self.statuses.items()]
         runs = [{"run-id": int(i), "status": s} for i, s in self.runs.items()]
         return {"nodes": nodes} if arguments[0] == "supernode" else {"runs": runs}
@@ -86,6 +89,16 @@ def test_tells_the_runs_that_have_not_ended(
     )
     assert main([*command, "runs"]) == 0
     assert json.loads(capsys.readouterr().out) == {"2": "running"}
+
+
+def test_stops_a_run_that_goes_on(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    FakeFlwr.runs.update({"1": "finished:completed", "2": "running"})
+    for run_id, changed in (("2", True), ("2", False), ("1", False)):
+        assert main([*command, "stop", run_id]) == 0
+        assert json.loads(capsys.readouterr().out) == {"changed": changed}
+    assert FakeFlwr.runs == {"1": "finished:completed", "2": "finished:stopped"}
 
 
 def test_gives_up_where_nothing_answers(
