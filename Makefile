@@ -80,7 +80,7 @@ test-newest: install ## Run a simulation under Flower's newest release, too
 
 lint-deploy: $(ANSIBLE)/.installed ## Check playbooks, Dockerfile and shell scripts
 	cd deploy/ansible && PATH="$(CURDIR)/$(ANSIBLE)/bin:$$PATH" ansible-lint --offline --profile production
-	$(ANSIBLE)/bin/hadolint docker/Dockerfile
+	$(ANSIBLE)/bin/hadolint docker/Dockerfile docker/Dockerfile.jetson
 	$(ANSIBLE)/bin/shellcheck docker/cluster docker/make-base.sh docker/bin/* \
 	    deploy/jetson/*.sh
 
