@@ -10,42 +10,17 @@ import csv
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from extras import needs_datasets
-from safetensors.numpy import load_file
+from parity import CLIENTS, METHODS, assert_same_bits, run_config
 
-from common.presets import merge
 from deploy.federation import LocalFederation, NodeSpec
 from server_app.simulate import simulate
 
 pytestmark = [pytest.mark.integration, needs_datasets]
 
 ROOT = Path(__file__).resolve().parents[2]
-CLIENTS = 3
-METHODS = {
-    "xfed": ["model=convnet", "partition=dirichlet", "dirichlet-alpha=0.5"],
-    "pfedes": ["model=heterogeneous", "partition=iid", "learning-rate=0.01"],
-}
-
-
-def run_config(method: str, folder: Path) -> dict[str, Any]:
-    return merge(
-        None,
-        [
-            f"method={method}",
-            *METHODS[method],
-            "num-samples=300",
-            "batch-size=16",
-            "num-server-rounds=3",
-            "evaluate-every=2",
-            f"min-available-nodes={CLIENTS}",
-            f"output-dir={folder}",
-            f"experiment={method}",
-            "seed=7",
-        ],
-    )
 
 
 @pytest.fixture(scope="module")
@@ -80,15 +55,7 @@ def test_simulation_and_federation_agree_bit_for_bit(
     assert result.succeeded
     simulated = tmp_path / "simulation" / method
     deployed = tmp_path / "federation" / method
-    a = load_file(simulated / "shared.safetensors")
-    b = load_file(deployed / "shared.safetensors")
-    assert a.keys() == b.keys()
-    assert len(a) > 0
-    for key, value in a.items():
-        assert value.tobytes() == b[key].tobytes(), key
-    assert (simulated / "clients.csv").read_text() == (
-        deployed / "clients.csv"
-    ).read_text()
+    assert_same_bits(simulated, deployed)
     with (simulated / "clients.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["client"] for row in rows} == {f"client-{i}" for i in range(CLIENTS)}

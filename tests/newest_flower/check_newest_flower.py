@@ -8,44 +8,22 @@ everything else (PyTorch above all) from the one that runs the test.
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import sysconfig
-import time
 import venv
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from safetensors.numpy import load_file
+from parity import CLIENTS, METHODS, assert_same_bits, run_config
 
-from common.presets import merge
+from common.presets import to_run_config
+from common.schema import Scalar
+from deploy.processes import ProcessGroup, reserve_port
 from server_app.simulate import simulate
 
 ROOT = Path(__file__).parents[2]
-CLIENTS = 3
-METHODS = {
-    "xfed": ["model=convnet"],
-    "pfedes": ["model=heterogeneous", "learning-rate=0.01"],
-}
-
-
-def settings(method: str, folder: Path) -> dict[str, str | int | float | bool]:
-    return merge(
-        None,
-        [
-            f"method={method}",
-            *METHODS[method],
-            "num-samples=300",
-            "batch-size=16",
-            "num-server-rounds=3",
-            f"min-available-nodes={CLIENTS}",
-            f"output-dir={folder}",
-            f"state-dir={folder}/state",
-            f"experiment={method}",
-        ],
-    )
 
 
 class NewestFlower:
@@ -74,39 +52,41 @@ class NewestFlower:
         shown = self._run("--version")
         return shown.stdout.split()[-1]
 
-    def start(self) -> subprocess.Popen[bytes]:
-        port, control = _free_ports(2)
+    def start(self) -> ProcessGroup:
+        ports = [reserve_port("127.0.0.1") for _ in range(2)]
+        for _, reservation in ports:  # its HTTP server does not share a port
+            reservation.close()
+        port, control = (port for port, _ in ports)
         connection = f'address = "127.0.0.1:{port}"\ninsecure = true\n'
         (self.folder / "home").mkdir()
         (self.folder / "home/config.toml").write_text(
             f'[superlink]\ndefault = "here"\n[superlink.here]\n{connection}',
             encoding="utf-8",
         )
-        return subprocess.Popen(
-            [
-                *(self.bin / "flower-superlink", "--insecure", "--simulation"),
-                *("--isolation", "subprocess", "--host", "127.0.0.1"),
-                "--disable-runtime-dependency-installation",
-                *("--port", str(port), "--control-api-address", f"127.0.0.1:{control}"),
-                *("--log-file", self.folder / "superlink.log"),
-            ],
-            env=self.env,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        command = [
+            *(str(self.bin / "flower-superlink"), "--insecure", "--simulation"),
+            *("--isolation", "subprocess", "--host", "127.0.0.1"),
+            "--disable-runtime-dependency-installation",
+            *("--port", str(port), "--control-api-address", f"127.0.0.1:{control}"),
+        ]
+        log, cwd = self.folder / "superlink.log", self.folder
+        superlink = ProcessGroup("SuperLink", command, log=log, cwd=cwd, env=self.env)
+        try:
+            superlink.wait_for_output(f"HTTP API on 127.0.0.1:{port}", 120)
+        except BaseException:
+            superlink.stop()
+            raise
+        return superlink
 
-    def run(self, config: dict[str, str | int | float | bool], finished: Path) -> str:
-        """Run the app until a file is there; return the log."""
-        file = self.folder / "run.toml"
-        values = [f"{key} = {_toml(value)}" for key, value in config.items()]
-        file.write_text("\n".join(values), encoding="utf-8")
+    def run(self, config: dict[str, Scalar]) -> str:
+        """Run the app; return its log."""
         federation = f"num-supernodes={CLIENTS} client-resources-num-cpus=1"
         shown = self._run(
-            *("run", ROOT, "here", "--stream", "--run-config", file),
+            *("run", ROOT, "here", "--stream"),
+            *("--run-config", to_run_config(config)),
             *("--federation-config", federation),
         )
-        assert finished.exists(), shown.stdout[-4000:] + shown.stderr[-4000:]
-        return shown.stdout
+        return shown.stdout + shown.stderr
 
     def _run(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -119,50 +99,23 @@ class NewestFlower:
         )
 
 
-def _toml(value: str | int | float | bool) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(value)
-
-
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for each in sockets:
-        each.bind(("127.0.0.1", 0))
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 @pytest.fixture(scope="module")
 def newest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NewestFlower]:
     flower = NewestFlower(tmp_path_factory.mktemp("newest-flower"))
     flower.install()
     print(f"Flower {flower.version()} on Python {sys.version.split()[0]}")
     superlink = flower.start()
-    time.sleep(10)
-    assert superlink.poll() is None
     yield flower
-    superlink.terminate()
-    superlink.wait(30)
+    superlink.stop()
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_simulation_ends_with_the_same_bits(
     method: str, newest: NewestFlower, tmp_path: Path
 ) -> None:
-    simulate(
-        settings(method, tmp_path / "ours"), num_supernodes=CLIENTS, cpus=1, gpus=0
-    )
-    result = tmp_path / "newest" / method / "shared.safetensors"
-    newest.run(settings(method, tmp_path / "newest"), result)
-    ours = load_file(tmp_path / "ours" / method / "shared.safetensors")
-    theirs = load_file(result)
-    assert ours.keys() == theirs.keys()
-    assert len(ours) > 0
-    for key, value in ours.items():
-        assert value.tobytes() == theirs[key].tobytes(), key
-    for name in ("clients.csv",):
-        ours_, theirs_ = (tmp_path / w / method / name for w in ("ours", "newest"))
-        assert ours_.read_text() == theirs_.read_text()
+    ours, newests = tmp_path / "ours", tmp_path / "newest"
+    simulate(run_config(method, ours), num_supernodes=CLIENTS, cpus=1, gpus=0)
+    config = {**run_config(method, newests), "state-dir": str(newests / "state")}
+    log = newest.run(config)
+    assert (newests / method / "summary.json").exists(), log[-4000:]
+    assert_same_bits(ours / method, newests / method)
