@@ -71,6 +71,17 @@ def test_sampling_goes_by_name_not_by_node() -> None:
     assert trained(other) != chosen[0]
 
 
+def test_clients_with_the_most_samples_are_asked_first() -> None:
+    grid = toy.grid(4)  # client i has i + 1 samples to train on, each 10 to test on
+    run(grid)
+    order = [(m.metadata.message_type, toy.number(c)) for c, m, _ in grid.log]
+    expected = [("train", i) for i in (3, 2, 1, 0)]
+    assert [o for o in order if o[0] != "query"] == [
+        *expected,
+        *(("evaluate", i) for i in range(4)),
+    ]
+
+
 def test_same_bits_whatever_the_order_of_arrival() -> None:
     def noisy(name: str, request: Request) -> Reply:
         rng = np.random.default_rng(toy.number(name))
@@ -208,8 +219,8 @@ def test_a_client_that_leaves_and_comes_back() -> None:
         for c, m, _ in grid.log
         if m.metadata.message_type == "train"
     ]
-    assert [c for c, t in by_round if t == 2] == ["client-0", "client-1"]
-    assert [c for c, t in by_round if t == 3] == ["client-0", "client-1", "client-2"]
+    assert [c for c, t in by_round if t == 2] == ["client-1", "client-0"]
+    assert [c for c, t in by_round if t == 3] == ["client-2", "client-1", "client-0"]
 
 
 def test_evaluation_every_k_rounds_and_at_the_end() -> None:
