@@ -263,11 +263,14 @@ class XFedSettings(MethodSettings):
     shares: ClassVar[Scope] = "backbone"
 
     mu: float = setting(0.6, "Regularisation of teacher matching (Sec. 4.3).", above=0)
-    lambda_: float = setting(1.0, "Weight of distillation (Eq. 5).", minimum=0)
+    lambda_: float = setting(
+        0.1, "Weight of distillation (Eq. 5); the paper: 1.", minimum=0
+    )
     temperature: float = setting(2.0, "Temperature of distillation.", above=0)
     schedule: str = setting(
-        "linear",
-        "Growth of the student budget R(t) (Sec. 5.4.3).",
+        "constant",
+        "Growth of the student budget R(t) (Sec. 5.4.3); `constant`: every exit is a "
+        "student in every round; the paper: `linear`.",
         choices=("linear", "constant", "quadratic", "logarithmic", "step"),
     )
     selection: str = setting(

@@ -9,6 +9,7 @@ from benchmarks.accuracy.pfedes_tables import COST, PFEDES, SWEEP
 from benchmarks.accuracy.table import Table
 from benchmarks.accuracy.xfed_tables import (
     ABLATION,
+    DEFAULTS,
     FEDERATION_TABLE,
     LAMBDA,
     MU,
@@ -22,6 +23,7 @@ TABLES: Final[dict[str, Table]] = {
     for table in (
         FEDERATION_TABLE,
         REGIME,
+        DEFAULTS,
         ABLATION,
         SCHEDULES,
         MU,

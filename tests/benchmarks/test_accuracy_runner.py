@@ -135,10 +135,10 @@ def test_other_settings_run_again_and_the_old_run_is_put_aside(
 
 
 def test_the_same_run_serves_several_tables(run: Any, simulations: Simulations) -> None:
-    run("federation", "--seeds", "0", "--cells", "xfed")
-    found = run("variants", "--seeds", "0", "--cells", "defaults", "own", "live")
-    defaults = [c["xfed.teacher"] for c in simulations.asked]
-    assert defaults == ["frozen", "live"]
+    run("schedules", "--seeds", "0", "--cells", "linear")
+    found = run("variants", "--seeds", "0", "--cells", "own", "live")
+    teachers = [c["xfed.teacher"] for c in simulations.asked]
+    assert teachers == ["frozen", "live"]
     assert found["variants/own/averaged"]["value"] == pytest.approx(45)
 
 
