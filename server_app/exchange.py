@@ -17,6 +17,8 @@ except ImportError:  # Flower's later releases
     from flwr.superlink.grid import InMemoryGrid  # type: ignore
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5  # seconds between two looks for replies
+_LONGEST_SIMULATED = 0.1
+"""The longest pause in a simulation, whose rounds take seconds."""
 _IDLE, _LONGEST_IDLE = 10, 2.0
 """A pause is this many times as long as the look before it took, up to so many seconds:
 looking for the replies of many clients does not keep SuperLink busy."""
@@ -84,6 +86,8 @@ def exchange(
     deadline = time.monotonic() + timeout
     waiting: dict[str, int] = {}
     looks = Looks()
+    simulated = isinstance(grid, InMemoryGrid)
+    longest = _LONGEST_SIMULATED if simulated else _LONGEST_PAUSE
     pause = _SHORTEST_PAUSE
     while unsent or waiting:
         late, arrived = time.monotonic() >= deadline, 0
@@ -103,7 +107,7 @@ def exchange(
         if late:
             break
         window.heard(arrived)
-        pause = _SHORTEST_PAUSE if arrived else min(pause * 1.5, _LONGEST_PAUSE)
+        pause = _SHORTEST_PAUSE if arrived else min(pause * 1.5, longest)
         pause = max(pause, min(_IDLE * looks.seconds, _LONGEST_IDLE))
         if waiting:
             time.sleep(max(0, min(pause, deadline - time.monotonic())))
