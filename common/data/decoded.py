@@ -162,7 +162,8 @@ def _decode(
         dtype=np.uint8 if spec.kind == "image" else np.int32,
         shape=(sum(map(len, targets)), *spec.shape),
     )
-    outs = np.split(inputs, np.cumsum([len(part) for part in targets])[:-1])
+    rows = inputs.view(np.ndarray)  # quicker to index than a memmap
+    outs = np.split(rows, np.cumsum([len(part) for part in targets])[:-1])
     if spec.kind == "image":
         for part, out in zip(parts.values(), outs, strict=True):
             decode_images(
@@ -170,7 +171,6 @@ def _decode(
             )
     else:
         _tokenize(parts, spec, outs, folder, tokenizer)
-    inputs.flush()
 
 
 def _tokenize(

@@ -48,34 +48,52 @@ def decode_images(
         If an image cannot be decoded, has more than 8 bits per channel or has a size
         that is refused.
     """
+    channels, height, width = shape
+    wanted = (height, width) if channels == 1 else (height, width, channels)
+    for index, source in enumerate(images):
+        if isinstance(source, np.ndarray) and source.shape == wanted:
+            pixels = source
+        else:
+            name = (
+                str(source) if isinstance(source, Path) else f"{origin}, image {index}"
+            )
+            pixels = _decode(source, shape, resize=resize, name=name)
+        out[index] = pixels if channels == 1 else pixels.transpose(2, 0, 1)
+
+
+def _decode(
+    source: bytes | Path | npt.NDArray[np.uint8],
+    shape: tuple[int, ...],
+    *,
+    resize: bool,
+    name: str,
+) -> npt.NDArray[np.uint8]:
+    """Return an image (H, W) or (H, W, 3) of the wanted mode and size."""
     from PIL import Image
 
     channels, height, width = shape
+    try:
+        image = _open(source)
+        image.load()
+    except Exception as error:  # Every format has kinds of its own.
+        raise ValueError(f"{name} cannot be decoded: {error}") from error
+    if image.mode.startswith(("I", "F")):
+        raise ValueError(
+            f"{name} has more than 8 bits per channel (mode {image.mode}): store "
+            "it with 8"
+        )
     mode = "L" if channels == 1 else "RGB"
-    for index, source in enumerate(images):
-        name = source if isinstance(source, Path) else f"{origin}, image {index}"
-        try:
-            image = _open(source)
-            image.load()
-        except Exception as error:  # Every format has kinds of its own.
-            raise ValueError(f"{name} cannot be decoded: {error}") from error
-        if image.mode.startswith(("I", "F")):
+    if image.mode != mode:
+        image = image.convert(mode)
+    if image.size != (width, height):
+        if not resize:
             raise ValueError(
-                f"{name} has more than 8 bits per channel (mode {image.mode}): store "
-                "it with 8"
+                f"{name} has {image.width}x{image.height} pixels, but "
+                f"{width}x{height} are expected: set image-size; all images are "
+                "then resized to it"
             )
-        if image.mode != mode:
-            image = image.convert(mode)
-        if image.size != (width, height):
-            if not resize:
-                raise ValueError(
-                    f"{name} has {image.width}x{image.height} pixels, but "
-                    f"{width}x{height} are expected: set image-size; all images are "
-                    "then resized to it"
-                )
-            image = image.resize((width, height), Image.Resampling.BILINEAR)
-        pixels = np.asarray(image)
-        out[index] = pixels if channels == 1 else pixels.transpose(2, 0, 1)
+        image = image.resize((width, height), Image.Resampling.BILINEAR)
+    return np.asarray(image)
 
 
 def _open(source: bytes | Path | npt.NDArray[np.uint8]) -> Image:
