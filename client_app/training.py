@@ -53,6 +53,8 @@ def train(
     Mean loss over the samples of all epochs, and the momentum buffers afterwards.
     Parameters without a gradient keep their value and their momentum.
     """
+    if settings.precision == "bfloat16":
+        loss = _in_bfloat16(loss, module)
     parameters = {n: p for n, p in module.named_parameters() if p.requires_grad}
     buffers = _momentum_buffers(parameters, momentum) if settings.momentum else {}
     losses, samples = [], []
@@ -78,6 +80,19 @@ def train(
     module.zero_grad(set_to_none=True)
     mean_loss = np.average(torch.stack(losses).cpu().double().numpy(), weights=samples)
     return float(mean_loss), {**momentum, **trained}
+
+
+def _in_bfloat16(
+    loss: Callable[[Batch], Tensor], module: nn.Module
+) -> Callable[[Batch], Tensor]:
+    """Return the loss under autocast; parameters and gradients stay float32."""
+    device = next(module.parameters()).device.type
+
+    def cast(batch: Batch) -> Tensor:
+        with torch.autocast(device, torch.bfloat16):
+            return loss(batch)
+
+    return cast
 
 
 def _accumulate(loss: Callable[[Batch], Tensor], batch: Batch, portion: int) -> Tensor:

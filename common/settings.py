@@ -134,6 +134,12 @@ class TrainingSettings:
         minimum=0,
         maximum=1,
     )
+    precision: str = setting(
+        "float32",
+        "Arithmetic of training: `bfloat16` trains under autocast, faster on recent "
+        "GPUs; weights, what travels and evaluation stay `float32`.",
+        choices=("float32", "bfloat16"),
+    )
     cpu_threads: int = setting(
         1,
         "Threads of one client on a CPU; 0 takes all cores. Results are bit-equal "

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 
 from benchmarks.records import RESULTS, Figure, figures_table, write_figures
-from benchmarks.speed import deployed, inference, server, simulation, training
+from benchmarks.speed import deployed, gpu, inference, server, simulation, training
 
 PARTS: dict[str, Callable[[], list[Figure]]] = {
     "matching": server.matching,
@@ -25,6 +25,7 @@ PARTS: dict[str, Callable[[], list[Figure]]] = {
     "overhead": simulation.overhead,
     "scaling": simulation.scaling,
     "simulation": simulation.whole,
+    "gpu": gpu.throughput,
 }
 
 

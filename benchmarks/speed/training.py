@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -39,17 +40,38 @@ def made_up_data(spec: DataSpec, samples: int) -> Split:
     return Split(torch.from_numpy(images), torch.from_numpy(labels))
 
 
-def app_rate(method: str, passes: int) -> float:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What a client trains, and on what."""
+
+    method: str = "fedper"
+    model: str = "convnet"
+    dataset: str = "cifar10"
+    samples: int = SAMPLES
+    device: str = "cpu"
+    precision: str = "float32"
+
+
+def app_rate(task: Task, passes: int) -> float:
     """Return samples/s of one client that trains with one thread, as in a run."""
-    settings = parse_settings({"method": method, "dataset": "cifar10"})
+    method = task.method
+    settings = parse_settings(
+        {
+            "method": method,
+            "dataset": task.dataset,
+            "model": task.model,
+            "batch-size": BATCH,
+            "precision": task.precision,
+        }
+    )
     keep_heap()
     torch.set_num_threads(1)
     spec = data_spec(settings.data)
-    split = made_up_data(spec, SAMPLES)
+    split = made_up_data(spec, task.samples)
     data = ClientData(spec=spec, train=split, test=split, name="")
-    client = Client("client", "convnet", data, torch.device("cpu"))
+    client = Client("client", task.model, data, torch.device(task.device))
     trainer = TRAINERS[method](settings, client)
-    network = build_network("convnet", spec, seed=0)
+    network = build_network(task.model, spec, seed=0)
     assert isinstance(network, Network)
     request = Request(
         experiment="",
@@ -59,13 +81,15 @@ def app_rate(method: str, passes: int) -> float:
         groups={"teacher": read_state(network, last_exit_keys(network))}
         if method == "xfed"
         else {},
-        values={"students": [1, 2, 3]} if method == "xfed" else {},
+        values={"students": [*range(1, network.num_exits + 1)]}
+        if method == "xfed"
+        else {},
     )
     _, state = trainer.train(request, None)
     start = time.perf_counter()
     for _ in range(passes):
         _, state = trainer.train(request, state)
-    return passes * SAMPLES / (time.perf_counter() - start)
+    return passes * task.samples / (time.perf_counter() - start)
 
 
 class PlainConvNet(nn.Module):
@@ -111,27 +135,37 @@ def plain_rate(passes: int) -> float:
 
 
 def plain_epoch(
-    network: nn.Module, optimizer: torch.optim.Optimizer, data: list[tuple[Tensor, int]]
+    network: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    data: list[tuple[Tensor, int]],
+    device: str = "cpu",
 ) -> None:
     """Train for one epoch."""
-    for images, labels in DataLoader(data, batch_size=BATCH, shuffle=True):  # type: ignore[arg-type]
+    for batch in DataLoader(data, batch_size=BATCH, shuffle=True):  # type: ignore[arg-type]
+        images, labels = (tensor.to(device) for tensor in batch)
         optimizer.zero_grad()
-        loss = sum(F.cross_entropy(logits, labels) / 3 for logits in network(images))
+        exits = network(images)
+        loss = sum(F.cross_entropy(logits, labels) / len(exits) for logits in exits)
         assert isinstance(loss, Tensor)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
 
 
-def matmul_rate(repeats: int) -> float:
-    """Return FLOP/s of float32 matrix multiplication on one core."""
+def matmul_rate(
+    repeats: int,
+    size: int = 2048,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> float:
+    """Return FLOP/s of matrix multiplication, on one core or a GPU."""
     torch.set_num_threads(1)
-    size = 2048
-    a, b = torch.randn(size, size), torch.randn(size, size)
-    out = torch.empty(size, size)
-    torch.mm(a, b, out=out)
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    out = torch.mm(a, b)
+    float(out[0, 0])  # waits for a GPU
     start = time.perf_counter()
     for _ in range(repeats):
         torch.mm(a, b, out=out)
+    float(out[0, 0])
     return repeats * 2 * size**3 / (time.perf_counter() - start)
 
 
@@ -154,9 +188,9 @@ def where_time_goes() -> list[Figure]:
 def _where_time_goes() -> list[Figure]:
     from torch.profiler import ProfilerActivity, profile
 
-    app_rate("xfed", 1)
+    app_rate(Task(method="xfed"), 1)
     with profile(activities=[ProfilerActivity.CPU]) as profiled:
-        app_rate("xfed", 2)
+        app_rate(Task(method="xfed"), 2)
     times = {e.key: e.self_cpu_time_total for e in profiled.key_averages()}
     shares = {
         kind: sum(times.get(name, 0) for name in names) / sum(times.values())
@@ -175,9 +209,9 @@ def throughput(repeats: int = 3) -> list[Figure]:
     app, distilling, plain, limit = [], [], [], []
     for _ in range(repeats):
         limit.append(sum(together(CORES, matmul_rate, 10)) / FLOP_PER_SAMPLE)
-        app.append(sum(together(CORES, app_rate, "fedper", 3)))
+        app.append(sum(together(CORES, app_rate, Task(), 3)))
         plain.append(fresh(plain_rate, 3))
-        distilling.append(sum(together(CORES, app_rate, "xfed", 3)))
+        distilling.append(sum(together(CORES, app_rate, Task(method="xfed"), 3)))
     ours, kd, theirs, most = map(statistics.median, (app, distilling, plain, limit))
     what = "training/ConvNet, B = 64"
     app_rate_, unit = ("app", ours), "samples/s"

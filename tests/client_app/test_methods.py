@@ -77,6 +77,23 @@ def test_same_seed_same_bits(method: str) -> None:
     assert not equal(a["client-0"].arrays, states(third)["client-0"].arrays)
 
 
+# ---- precision ----
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_bfloat16_trains_alike_and_sends_float32(method: str) -> None:
+    _, _, result = small.federation(small.settings(method))
+    _, grid, rounded = small.federation(small.settings(method, precision="bfloat16"))
+    exact, close = from_record(result.arrays), from_record(rounded.arrays)
+    assert {v.dtype for v in close.values()} == {v.dtype for v in exact.values()}
+    for state in states(grid).values():
+        assert {v.dtype.name for v in state.arrays.values()} <= {"float32", "int64"}
+    last = max(result.train_metrics_clientapp)
+    losses = [r.train_metrics_clientapp[last]["train-loss"] for r in (result, rounded)]
+    assert losses[1] != losses[0]
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+
+
 # ---- optimizer state ----
 
 
