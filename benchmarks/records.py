@@ -66,7 +66,9 @@ def compared(
     ]
 
 
-def write_figures(figures: Sequence[Figure], path: Path, command: str) -> None:
+def write_figures(
+    figures: Sequence[Figure], path: Path, command: str, *, gpu: bool = False
+) -> None:
     """Write figures as a JSON list, each with command, date and hardware.
 
     Parameters
@@ -75,11 +77,13 @@ def write_figures(figures: Sequence[Figure], path: Path, command: str) -> None:
         A JSON file. Figures of other names that stand there stay.
     command
         The command that measures them again.
+    gpu
+        Whether they were measured on a GPU.
     """
     origin = {
         "command": command,
         "date": time.strftime("%Y-%m-%d"),
-        "hardware": hardware(),
+        "hardware": hardware(gpu),
     }
     names = {figure.name for figure in figures}
     before = json.loads(path.read_text()) if path.exists() else []
@@ -102,8 +106,8 @@ def figures_table(path: Path) -> str:
     return markdown(("figure", "measured", "unit", "target", "met"), rows)
 
 
-def hardware() -> str:
-    """Return processor, cores and memory of this machine."""
+def hardware(gpu: bool = False) -> str:
+    """Return processor, cores and memory of this machine, and its GPU if it counts."""
     cpuinfo = Path("/proc/cpuinfo")
     processor = platform.processor() or platform.machine()
     if cpuinfo.exists():
@@ -112,7 +116,12 @@ def hardware() -> str:
                 processor = line.partition(":")[2].strip()
                 break
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{os.cpu_count()} cores of {processor}, {memory:.0f} GiB"
+    machine = f"{os.cpu_count()} cores of {processor}, {memory:.0f} GiB"
+    if gpu:
+        import torch
+
+        machine += f", {torch.cuda.get_device_name()}"
+    return machine
 
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

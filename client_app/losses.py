@@ -1,4 +1,4 @@
-"""Losses of the methods, pure functions of tensors and networks.
+"""Losses of the methods, pure functions of tensors and networks, in float32.
 
 Shape suffixes: n samples, c classes, m exits.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -18,7 +19,7 @@ def joint_cross_entropy(logits_nc: Sequence[Tensor], targets_n: Tensor) -> Tenso
 
     For a single exit this is plain cross-entropy, mean over the batch.
     """
-    losses = [F.cross_entropy(logits, targets_n) for logits in logits_nc]
+    losses = [F.cross_entropy(logits.float(), targets_n) for logits in logits_nc]
     return sum(losses[1:], start=losses[0]) / len(losses)
 
 
@@ -32,8 +33,8 @@ def distillation(student_nc: Tensor, teacher_nc: Tensor, temperature: float) -> 
 
     The teacher's logits are detached: no gradient flows into them.
     """
-    teacher = F.log_softmax(teacher_nc.detach() / temperature, dim=1)
-    student = F.log_softmax(student_nc / temperature, dim=1)
+    teacher = F.log_softmax(teacher_nc.detach().float() / temperature, dim=1)
+    student = F.log_softmax(student_nc.float() / temperature, dim=1)
     divergence = F.kl_div(student, teacher, reduction="batchmean", log_target=True)
     return divergence * temperature**2
 
@@ -61,17 +62,11 @@ def xfed_loss(
     ce_weight, kd_weight
         w_j = 1/m, and λ·w_j (Eq. 5) or λ (the authors' code).
     """
-    total = targets_n.new_zeros((), dtype=_last(logits_nc).dtype)
+    total = torch.zeros((), device=targets_n.device)
     for exit_ in students:
         logits = logits_nc[exit_ - 1]
         assert logits is not None
-        total = total + ce_weight * F.cross_entropy(logits, targets_n)
+        total = total + ce_weight * F.cross_entropy(logits.float(), targets_n)
         if exit_ < len(logits_nc) and teacher_nc is not None:
             total = total + kd_weight * distillation(logits, teacher_nc, temperature)
     return total
-
-
-def _last(logits_nc: Sequence[Tensor | None]) -> Tensor:
-    last = logits_nc[-1]
-    assert last is not None
-    return last

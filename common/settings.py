@@ -270,7 +270,7 @@ class XFedSettings(MethodSettings):
 
     mu: float = setting(0.6, "Regularisation of teacher matching (Sec. 4.3).", above=0)
     lambda_: float = setting(
-        0.1, "Weight of distillation (Eq. 5); the paper: 1.", minimum=0
+        0.1, "Weight of distillation (Eq. 5); the paper: 1, AG News 0.2.", minimum=0
     )
     temperature: float = setting(2.0, "Temperature of distillation.", above=0)
     schedule: str = setting(
@@ -282,7 +282,7 @@ class XFedSettings(MethodSettings):
     selection: str = setting(
         "conflict",
         "Which clients' next exit becomes a student: those that `conflict` least "
-        "(Sec. 4.2), or `random` ones.",
+        "(Sec. 4.2), or `random` ones. No matter where `xfed.schedule` is `constant`.",
         choices=("conflict", "random"),
     )
     matching: str = setting(

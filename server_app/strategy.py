@@ -271,7 +271,8 @@ class PersonalizedStrategy(RoundLoop):
     ) -> list[Message]:
         """Address a message to each client, those with the most samples first.
 
-        They take longest: where clients take turns, none of them is the last to begin.
+        Among equal networks they take longest: where clients take turns, none of them
+        is the last to begin.
         """
         phase = self._phase
         messages = []

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from common.presets import merge
 from common.schema import Scalar, SettingsError
 from common.settings import keys, parse_settings
+
+T = TypeVar("T")
 
 FEDERATION = "cifar10_20c"
 """Folder of the benchmark federation: one folder per client, ``client-00`` to
@@ -137,7 +140,7 @@ def same_settings(stored: Mapping[str, object], asked: Mapping[str, Scalar]) -> 
     )
 
 
-def essential(settings: Mapping[str, Scalar]) -> dict[str, object]:
+def essential(settings: Mapping[str, Scalar]) -> dict[str, Scalar]:
     """Return what of the settings changes the result, seeds apart."""
     return {
         key: _essence(key, value)
@@ -146,5 +149,5 @@ def essential(settings: Mapping[str, Scalar]) -> dict[str, object]:
     }
 
 
-def _essence(key: str, value: object) -> object:
+def _essence(key: str, value: T) -> T | str:
     return Path(str(value)).name if key == "data-path" else value

@@ -192,12 +192,7 @@ class Runner:
 
 
 def _write_origin(folder: Path, gpu: bool) -> None:
-    machine = hardware()
-    if gpu:
-        import torch
-
-        machine += f", {torch.cuda.get_device_name()}"
-    origin = {"hardware": machine, "date": _date(folder)}
+    origin = {"hardware": hardware(gpu), "date": _date(folder)}
     (folder / ORIGIN).write_text(json.dumps(origin) + "\n")
 
 

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.accuracy.cells import same_settings
 from benchmarks.accuracy.runs import Measured
 from common.files import write_atomically
+from common.schema import Scalar
 
 Entry = dict[str, Any]
 
@@ -64,7 +66,7 @@ class Store:
         seed: int,
         measured: Mapping[str, Measured],
         *,
-        settings: Mapping[str, object],
+        settings: Mapping[str, Scalar],
         data: str,
         origin: Origin,
     ) -> None:
@@ -73,8 +75,8 @@ class Store:
         What other seeds gave is kept where they ran with the same settings, and dropped
         otherwise.
         """
-        known = self.entries.get(f"{cell}/averaged", {}).get("settings")
-        if known != settings:
+        known = self.entries.get(f"{cell}/averaged", {}).get("settings", {})
+        if not same_settings(known, settings):
             self.remove(cell)
         for figure, value in measured.items():
             name = f"{cell}/{figure}"

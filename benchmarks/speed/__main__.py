@@ -42,7 +42,8 @@ def main() -> None:
         before = {f["name"]: f["value"] for f in json.loads(path.read_text())}
     for part in chosen:
         figures = PARTS[part]()
-        write_figures(figures, path, f"python -m benchmarks.speed {part}")
+        command = f"python -m benchmarks.speed {part}"
+        write_figures(figures, path, command, gpu=bool(figures) and part == "gpu")
         for figure in figures:
             last = before.get(figure.name)
             change = f"   (before: {last:,.4g})" if last is not None else ""

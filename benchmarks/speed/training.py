@@ -54,6 +54,18 @@ class Task:
 
 def app_rate(task: Task, passes: int) -> float:
     """Return samples/s of one client that trains with one thread, as in a run."""
+    start, end = app_times(task, passes)
+    return passes * task.samples / (end - start)
+
+
+def app_times(task: Task, passes: int, begin: float = 0.0) -> tuple[float, float]:
+    """Return when a client's rounds began and ended, on the machine's clock.
+
+    Parameters
+    ----------
+    begin
+        Not before this time, so that several processes train at once.
+    """
     method = task.method
     settings = parse_settings(
         {
@@ -86,10 +98,11 @@ def app_rate(task: Task, passes: int) -> float:
         else {},
     )
     _, state = trainer.train(request, None)
-    start = time.perf_counter()
+    time.sleep(max(0.0, begin - time.monotonic()))
+    start = time.monotonic()
     for _ in range(passes):
         _, state = trainer.train(request, state)
-    return passes * task.samples / (time.perf_counter() - start)
+    return start, time.monotonic()
 
 
 class PlainConvNet(nn.Module):
@@ -157,7 +170,11 @@ def matmul_rate(
     device: str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> float:
-    """Return FLOP/s of matrix multiplication, on one core or a GPU."""
+    """Return FLOP/s of matrix multiplication, on one core or a GPU.
+
+    On a GPU float32 is multiplied as PyTorch's convolutions do it, by default as TF32.
+    """
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32
     torch.set_num_threads(1)
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     out = torch.mm(a, b)

@@ -52,6 +52,7 @@ def decode_images(
     wanted = (height, width) if channels == 1 else (height, width, channels)
     for index, source in enumerate(images):
         if isinstance(source, np.ndarray) and source.shape == wanted:
+            assert source.dtype == np.uint8
             pixels = source
         else:
             name = (

@@ -77,16 +77,22 @@ class Published:
         """Say in what a run's setting is not the paper's, beyond the data's seed."""
         samples = run.settings["num-samples"]
         custom = run.settings["data-path"] != ""
+        xfed = run.method == "xfed"
+        weight = 0.2 if run.settings["dataset"] == "agnews" else 1.0
+        schedule = run.settings["xfed.schedule"]
         compared = [
             ("N", run.num_clients, self.clients),
             ("C", run.settings["fraction-train"], self.fraction_train),
             ("T", run.settings["num-server-rounds"], self.rounds),
+            ("λ", run.settings["xfed.lambda"], weight if xfed else None),
         ]
         found = [
             f"{name} = {here:g}, paper {paper:g}"
             for name, here, paper in compared
             if paper is not None and here != paper
         ]
+        if xfed and schedule != "linear":
+            found += [f"schedule {schedule}, paper linear"]
         found += [f"a part of {samples:,} samples"] if samples else []
         found += ["data from a folder of the user's"] if custom else []
         return found

@@ -121,7 +121,11 @@ def add(
             ),
             "rounds-to-80": Measured(value=None if seed else 5),
         },
-        settings={"num-server-rounds": 1, "learning-rate": lr},
+        settings={
+            "num-server-rounds": 1,
+            "learning-rate": lr,
+            "precision": "float32",
+        },
         data="digits",
         origin=ORIGIN,
     )
@@ -155,6 +159,14 @@ def test_other_settings_start_anew(tmp_path: Path) -> None:
     add(store, 0, 50.0, [])
     add(store, 1, 60.0, [], lr=0.2)
     assert store.entries["table/cell/averaged"]["seeds"] == [1]
+
+
+def test_a_setting_that_came_later_counts_with_its_default(tmp_path: Path) -> None:
+    store = Store(tmp_path / "a.json")
+    add(store, 0, 50.0, [])
+    del store.entries["table/cell/averaged"]["settings"]["precision"]
+    add(store, 1, 60.0, [])
+    assert store.entries["table/cell/averaged"]["seeds"] == [0, 1]
 
 
 def test_a_value_that_one_seed_lacks_does_not_exist(tmp_path: Path) -> None:

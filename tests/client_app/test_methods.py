@@ -243,7 +243,8 @@ def test_pfedes_gives_each_client_its_own_architecture() -> None:
 
 def test_xfed_students_grow_and_only_they_change() -> None:
     # m = 3, T = 8: share min(t/2, 2), so with 3 clients 2 exits in round 1 (half up).
-    _, grid, _ = small.federation(small.settings("xfed"), rounds=8)
+    run = small.settings("xfed", xfed__schedule="linear")
+    _, grid, _ = small.federation(run, rounds=8)
     students = {
         t: sorted(
             tuple(request.values["students"])  # type: ignore[arg-type]
@@ -258,25 +259,36 @@ def test_xfed_students_grow_and_only_they_change() -> None:
     assert all(students[t] == [(1, 2, 3)] * 3 for t in range(4, 9))
 
 
-def test_xfed_exits_that_are_no_students_keep_their_bits() -> None:
+@pytest.mark.parametrize("students", [[3], [1, 3], [1, 2, 3]])
+def test_xfed_exits_that_are_no_students_keep_their_bits(students: list[int]) -> None:
+    from client_app.methods import TRAINERS
+    from client_app.trainer import Client
     from common.data import load_client_data
     from common.models import build_network
+    from common.protocol import Request
+    from common.sharing import initial_shared
     from common.state import read_state
 
     run = small.settings("xfed", weight_decay=0.1)
-    _, grid, _ = small.federation(run, rounds=1)
     data = load_client_data(run.data, seed=0, partition_id=0, num_partitions=3)
     network = build_network("convnet", data.spec, seed=0)
     initial = read_state(network, network.state_dict())
-    chosen = {c: r.values["students"] for c, r, _ in small.uploads(grid)}
-    for client, state in states(grid).items():
-        model = state.part("model")
-        for exit_ in (1, 2, 3):
-            key = f"exits.{exit_ - 1}.weight"
-            changed = not np.array_equal(model[key], initial[key])
-            assert changed == (exit_ in chosen[client])  # type: ignore[operator]
-            momentum = f"exits.{exit_ - 1}.weight" in state.part("momentum.network")
-            assert momentum == changed
+    request = Request(
+        experiment="",
+        run="",
+        server_round=1,
+        shared=initial_shared(run),
+        groups={"teacher": {key: initial[key] for key in LAST_EXIT}},
+        values={"students": students},
+    )
+    client = Client("client-0", "convnet", data, torch.device("cpu"))
+    _, state = TRAINERS["xfed"](run, client).train(request, None)
+    model = state.part("model")
+    for exit_ in (1, 2, 3):
+        key = f"exits.{exit_ - 1}.weight"
+        changed = not np.array_equal(model[key], initial[key])
+        assert changed == (exit_ in students)
+        assert (key in state.part("momentum.network")) == changed
 
 
 @pytest.mark.parametrize("last_exit", ["own", "aggregated"])
@@ -311,7 +323,7 @@ def test_xfed_settings_change_the_training() -> None:
         {"xfed__last_exit": "aggregated"},
         {"xfed__kd_weight": "reference"},
         {"xfed__lambda": 0.0},
-        {"xfed__schedule": "constant"},
+        {"xfed__schedule": "linear"},
         {"xfed__mu": 5.0},
     ):
         _, _, result = small.federation(small.settings("xfed", **changes), rounds=4)

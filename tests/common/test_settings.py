@@ -103,6 +103,11 @@ def test_presets_of_the_papers() -> None:
     for data in ("cifar10", "cifar100"):
         assert {f"pfedes-{data}-n{n}" for n in (10, 50, 100)} <= names
     assert "xfed-agnews-dir0.3" in names
+    for name in names:
+        if name.startswith("xfed-"):
+            xfed = parse_settings(presets.merge(name, [])).of(XFedSettings)
+            assert xfed.schedule == "linear"
+            assert xfed.lambda_ == (0.2 if "agnews" in name else 1.0)
 
 
 def test_overrides_win_over_the_preset() -> None:

@@ -28,6 +28,12 @@ def test_grey_to_colour_repeats_the_channel(encode):
     np.testing.assert_array_equal(out, np.broadcast_to(grey, (2, 3, 3, 4)))
 
 
+def test_grey_arrays_stay_as_they_are(encode):
+    grey = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    out = decode([encode(grey), grey], (1, 3, 4))
+    np.testing.assert_array_equal(out, np.broadcast_to(grey, (2, 1, 3, 4)))
+
+
 def test_colour_to_grey_is_luma(encode):
     # ITU-R 601: 0.299 R + 0.587 G + 0.114 B.
     pixels = [[[255, 0, 0], [0, 255, 0], [0, 0, 255], [255, 255, 255]]]

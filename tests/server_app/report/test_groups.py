@@ -48,13 +48,13 @@ def test_only_rounds_that_all_seeds_have(tmp_path: Path) -> None:
 def test_labels_say_what_sets_runs_of_one_method_apart(tmp_path: Path) -> None:
     runs = [
         run(tmp_path, "a"),
-        run(tmp_path, "b", xfed__schedule="constant", state_dir="elsewhere"),
+        run(tmp_path, "b", xfed__schedule="linear", state_dir="elsewhere"),
         run(tmp_path, "c", method="fedavg"),
     ]
     (task,) = tasks(runs)
     assert [group.label for group in task.groups] == [
-        "xfed, xfed.schedule linear",
         "xfed, xfed.schedule constant",
+        "xfed, xfed.schedule linear",
         "fedavg",
     ]
     names = [row[0].text for row in tables.differences(task).rows]

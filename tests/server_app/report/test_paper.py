@@ -96,6 +96,6 @@ def test_another_setting_than_the_papers_is_said(tmp_path: Path) -> None:
         "72.67",
         "+2.33",
         XFED,
-        "N = 20, paper 100; C = 0.5, paper 0.1; T = 8, paper 300; a part of 12,000 "
-        "samples",
+        "N = 20, paper 100; C = 0.5, paper 0.1; T = 8, paper 300; λ = 0.1, paper 1; "
+        "schedule constant, paper linear; a part of 12,000 samples",
     ]
