@@ -152,6 +152,14 @@ def test_what_cannot_be_resumed_is_said(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"seed = 1, was 0"):
         Results.open(settings("fedper", tmp_path, resume=True, seed=1))
     Results.open(settings("fedper", tmp_path, resume=True, round_timeout=1.0))
+    # A run of before there was the setting.
+    path = tmp_path / "trial" / "settings.json"
+    stored = json.loads(path.read_text())
+    del stored["settings"]["precision"]
+    path.write_text(json.dumps(stored))
+    Results.open(settings("fedper", tmp_path, resume=True))
+    with pytest.raises(ValueError, match=r"precision = 'bfloat16', was 'float32'"):
+        Results.open(settings("fedper", tmp_path, resume=True, precision="bfloat16"))
 
 
 def test_states_of_an_abandoned_run_are_neither_used_nor_lost(tmp_path: Path) -> None:
