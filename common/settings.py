@@ -399,6 +399,14 @@ def keys() -> tuple[Key, ...]:
     )
 
 
+def completed(stored: Mapping[str, T]) -> dict[str, T | Scalar]:
+    """Return a stored configuration with every setting that it lacks at its default.
+
+    So a run of before a setting existed compares with one of today.
+    """
+    return {**{key.name: key.default for key in keys()}, **stored}
+
+
 def _flatten(section: Any, prefix: str = "") -> dict[str, Scalar]:
     return {
         prefix + f.name.rstrip("_").replace("_", "-"): getattr(section, f.name)

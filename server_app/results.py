@@ -17,7 +17,7 @@ from safetensors.numpy import save
 
 from common.files import write_atomically
 from common.protocol import Identity
-from common.settings import Settings, keys
+from common.settings import Settings, completed
 from common.state import State
 from common.versions import versions
 from server_app.event_files import EventFiles
@@ -121,12 +121,10 @@ class Results:
         cls, folder: Path, settings: Settings, events: EventFiles | None
     ) -> Results:
         stored = json.loads((folder / "settings.json").read_text())
-        now = settings.to_config()
-        # A setting that did not exist yet had what is its default today.
-        before = {key.name: key.default for key in keys() if key.name in now}
+        now = completed(settings.to_config())
         changed = [
             f"{key} = {now.get(key)!r}, was {value!r}"
-            for key, value in {**before, **stored["settings"]}.items()
+            for key, value in completed(stored["settings"]).items()
             if key not in _MAY_CHANGE and now.get(key) != value
         ]
         if changed:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from common.presets import merge
 from common.schema import Scalar, SettingsError
-from common.settings import keys, parse_settings
+from common.settings import completed, parse_settings
 
 T = TypeVar("T")
 
@@ -37,8 +37,6 @@ _NO_MATTER = {
     "round-timeout",
 }
 """Settings that change no result."""
-
-_DEFAULTS = {key.name: key.default for key in keys()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +131,9 @@ def same_settings(stored: Mapping[str, object], asked: Mapping[str, Scalar]) -> 
     Folders and waiting times do not matter, of the data's folder only its name does. A
     setting that did not exist yet when a run was stored counts with its default.
     """
+    known = completed(stored)
     return all(
-        _essence(key, stored.get(key, _DEFAULTS[key])) == _essence(key, value)
+        _essence(key, known[key]) == _essence(key, value)
         for key, value in asked.items()
         if key not in _NO_MATTER
     )

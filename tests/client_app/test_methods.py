@@ -12,7 +12,6 @@ import torch
 
 from client_app.personal_state import MemoryStore, PersonalState
 from common.protocol import TELEMETRY, from_record
-from common.state import State
 
 METHODS = ("standalone", "fedavg", "fedper", "pfedes", "xfed")
 
@@ -24,10 +23,6 @@ def states(grid: Any) -> dict[str, PersonalState]:
         assert state is not None
         found[grid.labels[node]] = state
     return found
-
-
-def equal(a: State, b: State) -> bool:
-    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
 
 
 # ---- what leaves a client ----
@@ -67,14 +62,14 @@ def test_same_seed_same_bits(method: str) -> None:
         for order in ("sent", "random")
     ]
     (_, first, result), (_, second, again) = runs
-    assert equal(from_record(result.arrays), from_record(again.arrays))
+    assert small.equal(from_record(result.arrays), from_record(again.arrays))
     a, b = states(first), states(second)
     assert a.keys() == b.keys()
     for client in a:
-        assert equal(a[client].arrays, b[client].arrays)
+        assert small.equal(a[client].arrays, b[client].arrays)
     assert result.evaluate_metrics_clientapp == again.evaluate_metrics_clientapp
     _, third, _ = small.federation(small.settings(method, seed=1))
-    assert not equal(a["client-0"].arrays, states(third)["client-0"].arrays)
+    assert not small.equal(a["client-0"].arrays, states(third)["client-0"].arrays)
 
 
 # ---- precision ----
@@ -143,13 +138,13 @@ def test_fresh_momentum_differs_and_is_not_kept() -> None:
     kept, dropped = states(personal)["client-0"], states(fresh)["client-0"]
     assert kept.part("momentum.network")
     assert not dropped.part("momentum")
-    assert not equal(kept.part("model"), dropped.part("model"))
+    assert not small.equal(kept.part("model"), dropped.part("model"))
 
 
 def test_momentum_is_never_shared_between_clients() -> None:
     _, grid, _ = small.federation(small.settings("fedavg"), rounds=1)
     a, b = (states(grid)[f"client-{i}"].part("momentum.network") for i in (0, 1))
-    assert not equal(a, b)
+    assert not small.equal(a, b)
 
 
 # ---- pFedES ----
@@ -176,9 +171,9 @@ def test_pfedes_freezes_the_other_module_bit_for_bit(
         seen.append(
             (
                 kwargs.get("purpose", "network"),
-                equal(before, read_state(other, other.state_dict()))
+                small.equal(before, read_state(other, other.state_dict()))
                 and all(p.grad is None for p in other.parameters())
-                and not equal(own, read_state(module, module.state_dict())),
+                and not small.equal(own, read_state(module, module.state_dict())),
             )
         )
         return result
@@ -236,115 +231,6 @@ def test_pfedes_gives_each_client_its_own_architecture() -> None:
     strategy, _, _ = small.federation(run, nodes=nodes)
     models = [client.identity.model for client in strategy.roster.online]
     assert models == ["cnn-1", "cnn-5", "own_models:batch_norm_net"]
-
-
-# ---- X-FED ----
-
-
-def test_xfed_students_grow_and_only_they_change() -> None:
-    # m = 3, T = 8: share min(t/2, 2), so with 3 clients 2 exits in round 1 (half up).
-    run = small.settings("xfed", xfed__schedule="linear")
-    _, grid, _ = small.federation(run, rounds=8)
-    students = {
-        t: sorted(
-            tuple(request.values["students"])  # type: ignore[arg-type]
-            for _, request, _ in small.uploads(grid)
-            if request.server_round == t
-        )
-        for t in range(1, 9)
-    }
-    assert students[1] == [(1, 3), (1, 3), (3,)]
-    assert students[2] == [(1, 3)] * 3
-    assert students[3] == [(1, 2, 3), (1, 2, 3), (1, 3)]
-    assert all(students[t] == [(1, 2, 3)] * 3 for t in range(4, 9))
-
-
-@pytest.mark.parametrize("students", [[3], [1, 3], [1, 2, 3]])
-def test_xfed_exits_that_are_no_students_keep_their_bits(students: list[int]) -> None:
-    from client_app.methods import TRAINERS
-    from client_app.trainer import Client
-    from common.data import load_client_data
-    from common.models import build_network
-    from common.protocol import Request
-    from common.sharing import initial_shared
-    from common.state import read_state
-
-    run = small.settings("xfed", weight_decay=0.1)
-    data = load_client_data(run.data, seed=0, partition_id=0, num_partitions=3)
-    network = build_network("convnet", data.spec, seed=0)
-    initial = read_state(network, network.state_dict())
-    request = Request(
-        experiment="",
-        run="",
-        server_round=1,
-        shared=initial_shared(run),
-        groups={"teacher": {key: initial[key] for key in LAST_EXIT}},
-        values={"students": students},
-    )
-    client = Client("client-0", "convnet", data, torch.device("cpu"))
-    _, state = TRAINERS["xfed"](run, client).train(request, None)
-    model = state.part("model")
-    for exit_ in (1, 2, 3):
-        key = f"exits.{exit_ - 1}.weight"
-        changed = not np.array_equal(model[key], initial[key])
-        assert changed == (exit_ in students)
-        assert (key in state.part("momentum.network")) == changed
-
-
-@pytest.mark.parametrize("last_exit", ["own", "aggregated"])
-def test_xfed_update_is_measured_from_where_the_exit_started(last_exit: str) -> None:
-    from server_app.matching import flatten
-    from server_app.methods import XFed
-
-    run = small.settings("xfed", xfed__last_exit=last_exit)
-    strategy, grid, _ = small.federation(run, rounds=3)
-    assert isinstance(strategy, XFed)
-    by_round = {
-        (client, request.server_round): (request, reply)
-        for client, request, reply in small.uploads(grid)
-    }
-    for client in ("client-0", "client-1", "client-2"):
-        request, reply = by_round[client, 3]
-        start = (
-            by_round[client, 2][1].groups["exit"]
-            if last_exit == "own"
-            else request.groups["teacher"]
-        )
-        expected = flatten(reply.groups["exit"]) - flatten(start)
-        np.testing.assert_array_equal(strategy.updates[client], expected)
-        assert equal(strategy.exits[client], reply.groups["exit"])
-
-
-def test_xfed_settings_change_the_training() -> None:
-    results = []
-    for changes in (
-        {},
-        {"xfed__teacher": "live", "xfed__last_exit": "aggregated"},
-        {"xfed__last_exit": "aggregated"},
-        {"xfed__kd_weight": "reference"},
-        {"xfed__lambda": 0.0},
-        {"xfed__schedule": "linear"},
-        {"xfed__mu": 5.0},
-    ):
-        _, _, result = small.federation(small.settings("xfed", **changes), rounds=4)
-        results.append(from_record(result.arrays)["blocks.0.0.weight"].tobytes())
-    assert len(set(results)) == len(results)
-
-
-def test_xfed_evaluates_the_teacher_where_asked() -> None:
-    _, own, _ = small.federation(small.settings("xfed", xfed__mu=5.0))
-    _, aggregated, _ = small.federation(
-        small.settings("xfed", xfed__mu=5.0, xfed__evaluate_exit="aggregated")
-    )
-    assert all("teacher" not in r.groups for _, r, _ in small.uploads(own, "evaluate"))
-    a = [reply.metrics["loss"] for _, _, reply in small.uploads(own, "evaluate")]
-    b = [reply.metrics["loss"] for _, _, reply in small.uploads(aggregated, "evaluate")]
-    assert all(
-        "teacher" in r.groups for _, r, _ in small.uploads(aggregated, "evaluate")
-    )
-    for own_loss, teacher_loss in zip(a[3:], b[3:], strict=True):
-        assert own_loss[:2] == teacher_loss[:2]  # type: ignore[index]
-        assert own_loss[2] != teacher_loss[2]  # type: ignore[index]
 
 
 # ---- BatchNorm and tiny clients ----
@@ -421,7 +307,7 @@ def test_a_diverged_round_keeps_the_last_good_state() -> None:
     with pytest.raises(ValueError, match="diverged"):
         small.answer(message, context)
     kept = states(grid)["a"]
-    assert equal(kept.arrays, good.arrays)
+    assert small.equal(kept.arrays, good.arrays)
 
 
 @pytest.mark.parametrize("model", ["convnet", "resnet18"])
@@ -440,7 +326,7 @@ def test_state_on_disk_equals_state_in_memory(tmp_path: Any, model: str) -> None
     for (_, _, a), (_, _, b) in zip(
         small.uploads(memory), small.uploads(disk), strict=True
     ):
-        assert equal(a.shared or {}, b.shared or {})
+        assert small.equal(a.shared or {}, b.shared or {})
     assert len(list(tmp_path.rglob("*.safetensors"))) == 6  # two rounds
 
 

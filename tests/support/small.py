@@ -21,6 +21,7 @@ from client_app.app import app
 from common.protocol import Reply, Request, to_record
 from common.settings import Settings, parse_settings
 from common.sharing import initial_shared
+from common.state import State
 from server_app.methods import STRATEGIES
 from server_app.results import Results
 from server_app.strategy import PersonalizedStrategy
@@ -102,6 +103,11 @@ def uploads(grid: LocalGrid, kind: str = "train") -> list[tuple[str, Request, Re
         for client, message, reply in grid.log
         if reply is not None and message.metadata.message_type == kind
     ]
+
+
+def equal(a: State, b: State) -> bool:
+    """Tell whether two states hold the same names and the same numbers."""
+    return a.keys() == b.keys() and all(np.array_equal(a[k], b[k]) for k in a)
 
 
 def finished(folder: Path, method: str, **changes: Any) -> Path:
