@@ -14,11 +14,12 @@ from common.schema import Scalar
 TARGETS: Final = (75.0, 80.0, 85.0)
 """Accuracies in % whose cost is counted."""
 
-_SHORT = (
+_PLACE = (
     "12,000 CIFAR-10 images, 10 clients, C = 1, two classes per client, 8:2 inside "
-    "each, T = 20, E = 1, B = 64, lr 0.01, momentum 0.9, weight decay 1e-3, no "
-    "augmentation. "
+    "each, E = 1, B = 64, lr 0.01, momentum 0.9, weight decay 1e-3, no augmentation. "
 )
+_FIVE = "CNN-1 to CNN-5, client i has CNN-((i mod 5)+1). "
+_LONG, _SHORT = 60, 20
 
 
 def _cell(
@@ -39,7 +40,7 @@ def _cell(
         preset="pfedes-cifar10-n10",
         settings={
             "num-samples": 12_000,
-            "num-server-rounds": 20,
+            "num-server-rounds": _SHORT,
             "local-epochs": 1,
             "batch-size": 64,
             "augmentation": "none",
@@ -63,10 +64,10 @@ def _gain(entries: Entries) -> list[Entry]:
 PFEDES = Table(
     name="pfedes",
     title="pFedES beside Standalone",
-    about=_SHORT + "CNN-1 to CNN-5, client i has CNN-((i mod 5)+1).",
-    cells=(
-        _cell("pfedes", "standalone", "Standalone", method="standalone"),
-        _cell("pfedes", "pfedes", "pFedES"),
+    about=_PLACE + _FIVE + f"T = {_LONG}.",
+    cells=tuple(
+        _cell("pfedes", method, label, {"num-server-rounds": _LONG}, method)
+        for method, label in (("standalone", "Standalone"), ("pfedes", "pFedES"))
     ),
     reference="standalone",
     compare=_gain,
@@ -86,7 +87,7 @@ def _swept(epochs: int, mu: float) -> Cell:
 SWEEP = Table(
     name="pfedes-sweep",
     title="Epochs E_fe of the extractor, and μ of pFedES",
-    about=_SHORT + "CNN-1 to CNN-5, client i has CNN-((i mod 5)+1).",
+    about=_PLACE + _FIVE + f"T = {_SHORT}.",
     cells=(
         _cell(
             "pfedes-sweep", "standalone", "Standalone", method="standalone", targets=()
@@ -100,8 +101,9 @@ SWEEP = Table(
 COST = Table(
     name="cost",
     title="Cost of reaching an accuracy",
-    about=_SHORT + "CNN-1 everywhere, so that FedAvg can take part. Multiply-adds are "
-    "those of training; `benchmarks/accuracy/cost.py` says how they are counted.",
+    about=_PLACE
+    + f"T = {_SHORT}. CNN-1 everywhere, so that FedAvg can take part. Multiply-adds "
+    "are those of training; `benchmarks/accuracy/cost.py` says how they are counted.",
     cells=tuple(
         _cell("cost", method, label, {"model": "cnn-1"}, method)
         for method, label in (
