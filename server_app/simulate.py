@@ -14,10 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from common.files import STATE_FOLDER
@@ -66,7 +69,7 @@ def simulate(
             "log_to_driver": False,  # Ray's own news; failures arrive anyway
         },
     }
-    subprocess.run(
+    run_to_end(
         [
             str(Path(sys.executable).with_name("flower-simulation")),
             f"--app={APP}",
@@ -74,13 +77,58 @@ def simulate(
             f"--backend-config={json.dumps(backend)}",
             f"--run-config={to_run_config(config)}",
         ],
-        check=True,
         env={
             "FLWR_TELEMETRY_ENABLED": "0",
             "PYTHONWARNINGS": "ignore:Tip:FutureWarning",  # a hint of Ray's
             **os.environ,
         },
     )
+
+
+def run_to_end(
+    command: Sequence[str], env: Mapping[str, str], *, grace: float = 5.0
+) -> None:
+    """Run a command; where Ctrl-C or SIGTERM end this program, the command ends first.
+
+    Parameters
+    ----------
+    command
+        The command with its arguments.
+    env
+        Its whole environment.
+    grace
+        Seconds that it has to end by itself, should the signal have gone to it as well,
+        before it is told to.
+
+    Raises
+    ------
+    subprocess.CalledProcessError
+        The command failed.
+    SystemExit
+        This program was sent SIGTERM.
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if in_main_thread:
+        before = signal.signal(signal.SIGTERM, _exit)
+    try:
+        process = subprocess.Popen(command, env=env)
+        try:
+            status = process.wait()
+        except BaseException:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(grace)
+            process.terminate()
+            process.wait()
+            raise
+    finally:
+        if in_main_thread:
+            signal.signal(signal.SIGTERM, before)
+    if status:
+        raise subprocess.CalledProcessError(status, command)
+
+
+def _exit(signum: int, frame: object) -> None:
+    raise SystemExit(128 + signum)
 
 
 def _fit(config: dict[str, Scalar], cpus: float, gpus: float) -> tuple[Machine, Fit]:

@@ -1,8 +1,15 @@
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
-from server_app.simulate import plan
+import pytest
+
+from server_app.simulate import plan, run_to_end
 
 
 def test_personal_states_go_to_the_runs_own_folder(tmp_path: Path) -> None:
@@ -21,3 +28,36 @@ def test_states_elsewhere_or_in_memory_only(tmp_path: Path) -> None:
     for wanted in ("/data/states", ""):
         (config,) = plan(["xfed"], [f"state-dir={wanted}"], 10, tmp_path)
         assert config["state-dir"] == wanted
+
+
+PROGRAM = """
+import os, sys
+from server_app.simulate import run_to_end
+
+command = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
+run_to_end([sys.executable, "-c", command], os.environ, grace=0.2)
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_simulation_does_not_outlive_its_program(signum: signal.Signals) -> None:
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert program.stdout is not None
+    simulation = int(program.stdout.readline())
+    time.sleep(0.2)
+    program.send_signal(signum)
+    assert program.wait(60) == (128 + signum if signum == signal.SIGTERM else -signum)
+    with pytest.raises(ProcessLookupError):
+        os.kill(simulation, 0)
+
+
+def test_a_failed_simulation_is_an_error() -> None:
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        run_to_end([sys.executable, "-c", "raise SystemExit(3)"], os.environ)
+    assert caught.value.returncode == 3
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
