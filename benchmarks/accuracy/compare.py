@@ -27,8 +27,11 @@ class Difference:
 def paired(first: Entry, second: Entry) -> Difference | None:
     """Return first − second over the seeds that both have; None where there is none.
 
-    Seeds whose value does not exist do not count.
+    Seeds whose value does not exist do not count. Runs of other lengths or on other
+    data are no pairs.
     """
+    if any(first.get(key) != second.get(key) for key in ("rounds", "data")):
+        return None
     pairs = {
         int(seed): (measured, second["per_seed"][seed])
         for seed, measured in first["per_seed"].items()

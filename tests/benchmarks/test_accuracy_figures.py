@@ -220,6 +220,13 @@ def test_nothing_to_pair() -> None:
     assert single.error_clients is None
 
 
+@pytest.mark.parametrize("other", [{"rounds": 2}, {"data": "cifar10"}])
+def test_runs_of_other_length_or_data_are_no_pair(other: dict) -> None:
+    a, b = entry({0: 3}, {}), entry({0: 1}, {})
+    assert paired(a, b) is not None
+    assert paired(a, {**b, **other}) is None
+
+
 def test_bars() -> None:
     entries = {"a": entry({0: 50}, {}), "b": entry({0: 50.5}, {})}
     (missed,) = bar("t/bars/x", entries, "a", "b", target=0.0)

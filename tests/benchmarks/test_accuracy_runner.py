@@ -131,7 +131,7 @@ def test_other_settings_run_again_and_the_old_run_is_put_aside(
     # It serves again when it is asked for again.
     found = run("pfedes", "--seeds", "0", "--cells", "pfedes")
     assert len(simulations.asked) == 2
-    assert found["pfedes/pfedes/averaged"]["rounds"] == 20
+    assert found["pfedes/pfedes/averaged"]["rounds"] == 60
 
 
 def test_the_same_run_serves_several_tables(run: Any, simulations: Simulations) -> None:
