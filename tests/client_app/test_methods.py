@@ -183,22 +183,23 @@ def test_pfedes_freezes_the_other_module_bit_for_bit(
     assert seen == [("network", True), ("extractor", True)] * 6
 
 
-def test_pfedes_first_step_by_hand() -> None:
+@pytest.mark.parametrize("model", ["cnn-5", "own_models:without_dropout"])
+def test_pfedes_first_step_by_hand(model: str) -> None:
     """One full-batch step of F_k equals SGD on (1-μ)·CE(F(x)) + μ·CE(F(G(x)))."""
     from common.data import load_client_data, to_model_input
-    from common.models import build_extractor, build_network
+    from common.models import build_extractor, build_network, logits_per_exit
 
     run = small.settings(
-        "pfedes", model="cnn-5", batch_size=512, momentum=0.0, pfedes__mu=0.3
+        "pfedes", model=model, batch_size=512, momentum=0.0, pfedes__mu=0.3
     )
     _, grid, _ = small.federation(run, rounds=1)
     data = load_client_data(run.data, seed=0, partition_id=0, num_partitions=3)
-    network = build_network("cnn-5", data.spec, seed=0)
+    network = build_network(model, data.spec, seed=0)
     extractor = build_extractor(data.spec, seed=0)
     pixels = to_model_input(data.train.inputs, data.spec, run.data)
     cross_entropy = torch.nn.functional.cross_entropy
-    (plain,) = network(pixels)
-    (enhanced,) = network(extractor(pixels).detach())
+    (plain,) = logits_per_exit(network, pixels)
+    (enhanced,) = logits_per_exit(network, extractor(pixels).detach())
     loss = 0.7 * cross_entropy(plain, data.train.targets)
     loss = loss + 0.3 * cross_entropy(enhanced, data.train.targets)
     loss.backward()

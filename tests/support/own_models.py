@@ -20,6 +20,14 @@ def batch_norm_net(
     )
 
 
+def without_dropout(
+    channels: int, height: int, width: int, num_classes: int
+) -> nn.Module:
+    """The same net, whose training has no chance in it."""
+    net = batch_norm_net(channels, height, width, num_classes)
+    return nn.Sequential(*(m for m in net.children() if not isinstance(m, nn.Dropout)))
+
+
 class Broken(nn.Module):
     """Raises on its first batch."""
 
