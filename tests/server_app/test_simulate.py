@@ -31,9 +31,11 @@ def test_states_elsewhere_or_in_memory_only(tmp_path: Path) -> None:
 
 
 PROGRAM = """
-import os, sys
+import os, signal, sys
 from server_app.simulate import run_to_end
 
+# A shell's background job, and so what a test starts from it, ignores SIGINT.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 command = "import os, time; print(os.getpid(), flush=True); time.sleep(600)"
 run_to_end([sys.executable, "-c", command], os.environ, grace=0.2)
 """
@@ -51,7 +53,11 @@ def test_a_simulation_does_not_outlive_its_program(signum: signal.Signals) -> No
     simulation = int(program.stdout.readline())
     time.sleep(0.2)
     program.send_signal(signum)
-    assert program.wait(60) == (128 + signum if signum == signal.SIGTERM else -signum)
+    try:
+        status = program.wait(60)
+    finally:
+        program.kill()
+    assert status == (128 + signum if signum == signal.SIGTERM else -signum)
     with pytest.raises(ProcessLookupError):
         os.kill(simulation, 0)
 
