@@ -32,6 +32,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 
+from common.signals import exit_on_signals
 from deploy.certificates import (
     create_authority,
     create_node_keys,
@@ -49,7 +50,6 @@ from deploy.processes import (
     FederationError,
     ProcessGroup,
     exclusive_folder,
-    exit_on_signals,
     reserve_port,
     stop_all,
     uninterrupted,

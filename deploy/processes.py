@@ -20,7 +20,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 
 from deploy.diagnosis import explain
 
@@ -230,26 +229,6 @@ def _group_exists(group: int) -> bool:
 
 
 @contextmanager
-def exit_on_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end the program like an exception, so that it cleans up.
-
-    Only in the main thread, where Python handles signals, and only where the program
-    has not chosen otherwise.
-    """
-    changed = []
-    if threading.current_thread() is threading.main_thread():
-        for signum in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(signum) is signal.SIG_DFL:
-                signal.signal(signum, _raise_exit)
-                changed.append(signum)
-    try:
-        yield
-    finally:
-        for signum in changed:
-            signal.signal(signum, signal.SIG_DFL)
-
-
-@contextmanager
 def uninterrupted() -> Iterator[None]:
     """Ignore Ctrl-C, SIGTERM and SIGHUP for the time of a clean-up."""
     previous = {}
@@ -299,7 +278,3 @@ def reserve_port(host: str) -> tuple[int, socket.socket]:
     if sys.platform != "linux":
         reservation.close()
     return port, reservation
-
-
-def _raise_exit(signum: int, _frame: FrameType | None) -> None:
-    raise SystemExit(128 + signum)

@@ -14,10 +14,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -27,6 +25,7 @@ from common.files import STATE_FOLDER
 from common.presets import merge, names, to_run_config
 from common.schema import Scalar
 from common.settings import METHOD_SETTINGS, parse_settings
+from common.signals import exit_on_signals
 from server_app.concurrency import (
     Fit,
     Machine,
@@ -88,7 +87,7 @@ def simulate(
 def run_to_end(
     command: Sequence[str], env: Mapping[str, str], *, grace: float = 5.0
 ) -> None:
-    """Run a command; where Ctrl-C or SIGTERM end this program, the command ends first.
+    """Run a command; where a signal ends this program, the command ends first.
 
     Parameters
     ----------
@@ -105,12 +104,9 @@ def run_to_end(
     subprocess.CalledProcessError
         The command failed.
     SystemExit
-        This program was sent SIGTERM.
+        This program was sent SIGTERM or SIGHUP.
     """
-    in_main_thread = threading.current_thread() is threading.main_thread()
-    if in_main_thread:
-        before = signal.signal(signal.SIGTERM, _exit)
-    try:
+    with exit_on_signals():
         process = subprocess.Popen(command, env=env)
         try:
             status = process.wait()
@@ -120,15 +116,8 @@ def run_to_end(
             process.terminate()
             process.wait()
             raise
-    finally:
-        if in_main_thread:
-            signal.signal(signal.SIGTERM, before)
     if status:
         raise subprocess.CalledProcessError(status, command)
-
-
-def _exit(signum: int, frame: object) -> None:
-    raise SystemExit(128 + signum)
 
 
 def _fit(config: dict[str, Scalar], cpus: float, gpus: float) -> tuple[Machine, Fit]:

@@ -16,7 +16,6 @@ from deploy.processes import (
     FederationError,
     ProcessGroup,
     exclusive_folder,
-    exit_on_signals,
     reserve_port,
     stop_all,
 )
@@ -158,15 +157,3 @@ def test_a_folder_is_for_one_at_a_time(tmp_path: Path) -> None:
         pass
     with exclusive_folder(folder):
         assert folder.is_dir()
-
-
-def test_sigterm_becomes_an_exit_and_then_what_it_was() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        with pytest.raises(SystemExit) as caught, exit_on_signals():
-            os.kill(os.getpid(), signal.SIGTERM)
-        assert caught.value.code == 128 + 15
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    finally:
-        signal.signal(signal.SIGTERM, before)
