@@ -2,7 +2,9 @@
 
 Every threshold's outcome follows from one pass over all exits. A sample goes on behind
 exit j where ε is above the largest of its scores up to there, M_j; so the outcome
-changes at the values M_j alone, and each of them is looked at.
+changes at the values M_j alone. One ε below all of them, one in the middle of each gap
+between them and one above them are looked at: a score computed again, in another batch
+or on another device, differs by rounding, and should fall on the same side.
 
 Shape suffixes: n samples, m exits, e thresholds.
 """
@@ -10,11 +12,16 @@ Shape suffixes: n samples, m exits, e thresholds.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+
+
+_BELOW: Final = 1e-3
+"""How far the lowest threshold lies below all scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +67,9 @@ def curve(
         Cost of leaving at each exit, in any unit.
     """
     running = np.maximum.accumulate(scores_nm[:, :-1].astype(np.float64), axis=1)
-    thresholds = np.append(np.unique(running), np.inf)
+    values = np.unique(running)
+    between = (values[1:] + values[:-1]) / 2
+    thresholds = np.concatenate([values[:1] - _BELOW, between, [np.inf]])
     right = right_nm.astype(np.float64)
     gain = np.diff(right, axis=1)  # of going on from exit j to exit j + 1
     price = np.broadcast_to(np.diff(costs_m), gain.shape)
