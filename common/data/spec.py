@@ -10,6 +10,9 @@ from common.settings import DataSettings
 VOCABULARY: Final = 32_000
 """Size of the vocabulary of text (X-FED, CIKM 2026, Sec. 5.1)."""
 
+PADDING_ID: Final = 0
+"""Token id that fills up short texts."""
+
 
 @dataclass(frozen=True, slots=True)
 class DataSpec:

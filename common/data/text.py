@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common.data.extras import needs_extra
-from common.data.spec import VOCABULARY
+from common.data.spec import PADDING_ID, VOCABULARY
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -87,8 +87,10 @@ def load_tokenizer(file: Path, vocabulary: int = VOCABULARY) -> Tokenizer:
     size = tokenizer.get_vocab_size()
     if size > vocabulary:
         raise ValueError(f"{file} has {size} tokens, the network takes {vocabulary}")
-    if tokenizer.token_to_id(PADDING) != 0:
-        raise ValueError(f"{file}: {PADDING} must have the id 0; make one by {COMMAND}")
+    if tokenizer.token_to_id(PADDING) != PADDING_ID:
+        raise ValueError(
+            f"{file}: {PADDING} must have the id {PADDING_ID}; make one by {COMMAND}"
+        )
     if tokenizer.encode("a").tokens[:1] != [CLASSIFICATION]:
         raise ValueError(
             f"{file} does not begin a text with {CLASSIFICATION}, whose place is what "

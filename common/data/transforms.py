@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from common.data.spec import DataSpec
+from common.data.spec import PADDING_ID, DataSpec
 from common.settings import DataSettings
 
 _COLOUR: Final = {
@@ -43,10 +43,12 @@ def to_model_input(inputs: Tensor, spec: DataSpec, settings: DataSettings) -> Te
 
     Returns
     -------
-    float32 images of the same shape, or int64 tokens.
+    float32 images of the same shape, or int64 tokens (N, l): l ≤ L is the length of the
+    longest text. What fills up all of them would change no result and take most of the
+    time.
     """
     if spec.kind == "text":
-        return inputs.long()
+        return _without_common_padding(inputs.long())
     assert inputs.dtype == torch.uint8
     if spec.shape[0] == 1:
         grey_mean, grey_std = _GREY[settings.normalization]
@@ -57,6 +59,12 @@ def to_model_input(inputs: Tensor, spec: DataSpec, settings: DataSettings) -> Te
     mean_c11 = torch.tensor(mean, device=inputs.device).view(column)
     std_c11 = torch.tensor(std, device=inputs.device).view(column)
     return inputs.float().div_(255).sub_(mean_c11).div_(std_c11)
+
+
+def _without_common_padding(tokens: Tensor) -> Tensor:
+    used = (tokens != PADDING_ID).any(dim=0).nonzero()
+    length = int(used[-1]) + 1 if len(used) else 1
+    return tokens[:, :length]
 
 
 def add_noise(images: Tensor, sigma: float, generator: torch.Generator) -> Tensor:

@@ -8,11 +8,8 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from common.data.spec import DataSpec
+from common.data.spec import PADDING_ID, DataSpec
 from common.models.base import Network
-
-PADDING_ID: Final = 0
-"""Token id that fills up short texts."""
 
 _NUM_BLOCKS: Final = 4
 _WIDTH: Final = 192

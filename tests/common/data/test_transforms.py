@@ -42,11 +42,20 @@ def test_imagenet_statistics_of_grey_images_are_the_means(settings):
     assert result.item() == pytest.approx((1 - 0.449) / 0.226, rel=1e-6)
 
 
-def test_tokens_pass_as_int64(settings):
-    tokens = torch.tensor([[2, 5, 0]], dtype=torch.int32)
-    result = to_model_input(tokens, DataSpec("text", (3,), 4, 10), settings())
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ([[2, 5, 7], [2, 0, 0]], [[2, 5, 7], [2, 0, 0]]),
+        ([[2, 5, 0, 0], [2, 0, 9, 0]], [[2, 5, 0], [2, 0, 9]]),
+        ([[0, 0], [0, 0]], [[0], [0]]),
+    ],
+)
+def test_tokens_pass_as_int64_up_to_the_longest_text(settings, texts, expected):
+    tokens = torch.tensor(texts, dtype=torch.int32)
+    spec = DataSpec("text", (tokens.shape[1],), 4, 10)
+    result = to_model_input(tokens, spec, settings())
     assert result.dtype == torch.int64
-    assert result.tolist() == [[2, 5, 0]]
+    assert result.tolist() == expected
 
 
 def test_none_changes_nothing():
