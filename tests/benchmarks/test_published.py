@@ -10,7 +10,7 @@ from benchmarks.accuracy.tables import TABLES
 from benchmarks.records import RESULTS
 
 README = Path(__file__).parents[2] / "README.md"
-COLUMNS = ("averaged", "± clients", "± seeds", "seeds")
+COLUMNS = ("averaged", "± clients", "seeds")
 """By these a table of the README is known as one of accuracies."""
 
 
