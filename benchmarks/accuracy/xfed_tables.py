@@ -308,3 +308,40 @@ VARIANTS = Table(
     ),
     reference="own",
 )
+
+
+_RATES: Final = (0.05, 0.1, 0.2)
+
+
+def _learning_rate_bars(entries: Entries) -> list[Entry]:
+    return [
+        entry
+        for rate in _RATES
+        for entry in bar(
+            f"learning-rate/bars/X-FED over FedPer, lr {rate:g}, averaged",
+            entries,
+            f"learning-rate/xfed-{rate:g}/averaged",
+            f"learning-rate/fedper-{rate:g}/averaged",
+        )
+    ]
+
+
+LEARNING_RATE = Table(
+    name="learning-rate",
+    title="Half and twice the learning rate",
+    about=_SHORT.replace("lr 0.1 ×", "lr as in the row ×"),
+    cells=tuple(
+        _cell(
+            "learning-rate",
+            f"{method}-{rate:g}",
+            f"{_LABELS[method]}, lr {rate:g}",
+            {"learning-rate": rate},
+            method,
+        )
+        for rate in _RATES
+        for method in ("fedper", "xfed")
+    ),
+    reference="fedper-0.1",
+    seeds=(0,),
+    compare=_learning_rate_bars,
+)
