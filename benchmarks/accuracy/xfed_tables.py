@@ -149,7 +149,7 @@ def _trained_longer(
         "regime",
         name or method,
         label or _LABELS[method],
-        {"local-epochs": 5, "num-server-rounds": 15, **(changes or {})},
+        {"local-epochs": 5, **(changes or {})},
         method,
     )
 
