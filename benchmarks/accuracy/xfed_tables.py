@@ -262,49 +262,52 @@ DEFAULTS = Table(
 
 
 def _variant(
-    name: str, teacher: str, last_exit: str, kd_weight: str, optimizer: str, note: str
+    name: str, label: str, changes: Mapping[str, Scalar] | None = None
 ) -> Cell:
-    weight = {"paper": "λ/m", "reference": "λ"}[kd_weight]
-    label = f"{teacher} / {last_exit} / {weight} / {optimizer}"
-    settings: dict[str, Scalar] = {
+    """Return X-FED with the defaults' choices, the `changes` apart."""
+    choices: dict[str, Scalar] = {
         **_PAPER,
-        "xfed.teacher": teacher,
-        "xfed.last-exit": last_exit,
-        "xfed.kd-weight": kd_weight,
-        "optimizer-state": optimizer,
+        "xfed.teacher": "frozen",
+        "xfed.last-exit": "own",
+        "xfed.kd-weight": "paper",
+        "xfed.evaluate-exit": "own",
+        "optimizer-state": "personal",
     }
-    return _cell("variants", name, f"{label}{note}", settings)
+    return _cell("variants", name, label, {**choices, **(changes or {})})
 
+
+_FRESH: Final[dict[str, Scalar]] = {"optimizer-state": "fresh"}
+_AGGREGATED: Final[dict[str, Scalar]] = {"xfed.last-exit": "aggregated"}
+_LIVE: Final[dict[str, Scalar]] = {**_AGGREGATED, "xfed.teacher": "live"}
+_UNDIVIDED: Final[dict[str, Scalar]] = {"xfed.kd-weight": "reference"}
 
 VARIANTS = Table(
     name="variants",
     title="Where the paper and its authors' code leave a choice",
-    about=_AS_PAPER
-    + "Each row names the teacher / what the last exit starts from / the "
-    "weight of distillation per exit / whose momentum: kept (personal) or fresh.",
+    about=_AS_PAPER + "As chosen: frozen teacher, the last exit starts from the "
+    "client's own, λ/m for each exit, every client keeps its momentum.",
     cells=(
-        _variant("own", "frozen", "own", "paper", "personal", ""),
-        _variant("own-reference", "frozen", "own", "reference", "personal", ""),
-        _variant("own-fresh", "frozen", "own", "paper", "fresh", ""),
-        _variant("aggregated", "frozen", "aggregated", "paper", "personal", ""),
-        _variant("paper", "frozen", "aggregated", "paper", "fresh", " (paper)"),
-        _variant("live", "live", "aggregated", "paper", "personal", ""),
+        _variant("own", "as chosen"),
+        _variant("own-reference", "λ for each exit", _UNDIVIDED),
+        _variant("own-fresh", "fresh momentum", _FRESH),
+        _variant("aggregated", "last exit from the teacher", _AGGREGATED),
         _variant(
-            "authors", "live", "aggregated", "reference", "personal", " (their code)"
+            "paper",
+            "last exit from the teacher, fresh momentum: as the paper",
+            {**_AGGREGATED, **_FRESH},
         ),
-        _cell(
-            "variants",
+        _variant("live", "last exit from the teacher, which goes on learning", _LIVE),
+        _variant(
+            "authors",
+            "the same, λ for each exit: as the authors' code",
+            {**_LIVE, **_UNDIVIDED},
+        ),
+        _variant(
             "evaluate-teacher",
-            "the first row, evaluated with the teacher",
-            {**_PAPER, "xfed.evaluate-exit": "aggregated"},
+            "evaluated with the teacher",
+            {"xfed.evaluate-exit": "aggregated"},
         ),
-        _cell(
-            "variants",
-            "fedper-fresh",
-            "FedPer, fresh momentum",
-            {"optimizer-state": "fresh"},
-            "fedper",
-        ),
+        _cell("variants", "fedper-fresh", "FedPer, fresh momentum", _FRESH, "fedper"),
     ),
     reference="own",
 )
