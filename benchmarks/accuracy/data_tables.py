@@ -96,7 +96,6 @@ MODELS = Table(
             "agnews",
         ),
     ),
-    seeds=(0,),
     compare=_rises,
 )
 
@@ -137,6 +136,5 @@ AGNEWS = Table(
         for method, label in (("fedper", "FedPer"), ("xfed", "X-FED"))
     ),
     reference="fedper",
-    seeds=(0,),
     compare=_news,
 )

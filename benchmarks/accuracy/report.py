@@ -80,7 +80,7 @@ def _table(table: Table, cells: Sequence[Cell], entries: Entries) -> str:
     reference = entries.get(f"{table.name}/{table.reference}/averaged")
     if table.reference:
         label = next(c.label for c in table.cells if c.name == table.reference)
-        header += [f"over {label}"]
+        header += [f"vs. {label}"]
     header += ["bytes", "s/round", "T", "seeds"]
     rows = []
     for cell in cells:

@@ -27,6 +27,6 @@ class Table:
     cells: tuple[Cell, ...]
     reference: str = ""
     """Cell that the others are compared with, paired by seed."""
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0,)
     compare: Callable[[Entries], list[Entry]] = field(default=nothing)
     """Returns the entries of the table's bars, named ``<table>/bars/<bar>``."""
