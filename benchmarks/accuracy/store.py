@@ -107,10 +107,10 @@ class Store:
         self.entries.update({entry["name"]: entry for entry in entries})
 
     def save(self) -> None:
-        """Write the file, its entries in the order of their names."""
+        """Put the entries in the order of their names and write the file."""
+        self.entries = dict(sorted(self.entries.items()))
         lines = (
-            json.dumps(self.entries[name], ensure_ascii=False)
-            for name in sorted(self.entries)
+            json.dumps(entry, ensure_ascii=False) for entry in self.entries.values()
         )
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(self.path, ("[\n" + ",\n".join(lines) + "\n]\n").encode())

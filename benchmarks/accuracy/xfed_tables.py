@@ -127,11 +127,13 @@ FEDERATION_TABLE = Table(
 
 
 def _regime_bars(entries: Entries) -> list[Entry]:
+    pairs = (("xfed-paper", "fedper"), ("xfed", "fedper"), ("fedper", "standalone"))
+    labels = {cell.name: cell.label for cell in REGIME.cells}
     return [
         entry
-        for better, worse in (("xfed", "fedper"), ("fedper", "standalone"))
+        for better, worse in pairs
         for entry in bar(
-            f"regime/bars/{_LABELS[better]} over {_LABELS[worse]}, averaged",
+            f"regime/bars/{labels[better]} over {labels[worse]}, averaged",
             entries,
             f"regime/{better}/averaged",
             f"regime/{worse}/averaged",
@@ -158,10 +160,11 @@ def _trained_longer(
 REGIME = Table(
     name="regime",
     title="The paper's five local epochs",
-    about=_PLACE + "E = 5; T is in the table.",
+    about=_PLACE + "T = 40, E = 5. X-FED: λ = 0.1, R(t) = 1; growing: R(t) = "
+    "min(2t/T, 1).",
     cells=(
         _trained_longer("xfed"),
-        _trained_longer("xfed", "xfed-paper", "X-FED, λ = 1, R(t) linear", _PAPER),
+        _trained_longer("xfed", "xfed-paper", "X-FED, λ = 1, growing", _PAPER),
         _trained_longer("fedper"),
         _trained_longer("standalone"),
     ),

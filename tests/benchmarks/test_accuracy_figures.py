@@ -178,6 +178,15 @@ def test_a_value_that_one_seed_lacks_does_not_exist(tmp_path: Path) -> None:
     assert store.entries["table/cell/rounds-to-80"]["unit"] == "rounds"
 
 
+def test_a_saved_store_is_in_the_order_of_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    store = Store(path)
+    store.replace("table/bars", [{"name": f"table/bars/{name}"} for name in "ba"])
+    store.save()
+    assert list(store.entries) == ["table/bars/a", "table/bars/b"]
+    assert list(store.entries) == list(Store(path).entries)
+
+
 # ---- comparisons ----
 
 
